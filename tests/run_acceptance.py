@@ -1,0 +1,60 @@
+"""Run the commands of docs/acceptance/NN.md and print held or missed with the figure of each line.
+
+The page holds one table: ``| line | command | seconds | measured |``. A command's figure is its last line that starts with
+``figure:``, else its last line of output. A line is held when its command ends with 0 within three times the stated seconds.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROW = re.compile(r"^\|\s*(?P<line>[^|]+?)\s*\|\s*`(?P<command>.+?)`\s*\|\s*(?P<seconds>\d+)\s*\|\s*(?P<measured>.*?)\s*\|$")
+
+
+def rows(page: pathlib.Path) -> list[dict[str, str]]:
+    """Rows of the page's table whose second cell is a command."""
+    return [found.groupdict() for line in page.read_text().splitlines() if (found := ROW.match(line))]
+
+
+def figure(output: str) -> str:
+    """What a command's output says about its line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    marked = [line.removeprefix("figure:").strip() for line in lines if line.startswith("figure:")]
+    return (marked or lines or ["no output"])[-1][:160]
+
+
+def main() -> int:
+    """Run every row; the exit code is the number of missed lines."""
+    number = sys.argv[1].zfill(2) if len(sys.argv) > 1 else "01"
+    page = ROOT / "docs" / "acceptance" / f"{number}.md"
+    if not page.is_file():
+        print(f"{page} does not exist; pages: {', '.join(p.stem for p in sorted(page.parent.glob('*.md')))}")
+        return 2
+    missed = 0
+    for row in rows(page):
+        command = row["command"].replace("\\|", "|")
+        started = time.monotonic()
+        try:
+            done = subprocess.run(
+                ["bash", "-o", "pipefail", "-c", command],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=max(60, 3 * int(row["seconds"])),
+            )
+            held, output = done.returncode == 0, done.stdout + done.stderr
+        except subprocess.TimeoutExpired as expired:
+            held, output = False, f"no end within {expired.timeout:.0f} s"
+        missed += not held
+        seconds = time.monotonic() - started
+        print(f"{'held  ' if held else 'missed'} {seconds:6.0f} s  {row['line']}\n         {figure(output)}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
