@@ -1,0 +1,1 @@
+"""The board: kernel top, memory map, and the frozen objects that executors and compilers exchange."""

@@ -1,0 +1,136 @@
+"""Memory map of the GPT-2 kernel (AXI-Lite, 64 KiB)."""
+
+from __future__ import annotations
+
+import enum
+
+from hw.bus.registers import Register, RegisterMap, Window
+from hw.gpt2.config import CoreConfig
+
+__all__ = ["IDENTITY", "INTERFACE_VERSION", "STALL_CAUSES", "ErrorCode", "Flags", "RunState", "gpt2_register_map"]
+
+IDENTITY = 0x52464C59  # "RFLY"
+INTERFACE_VERSION = 0x0001_0000  # major << 16 | minor; the host refuses another major
+
+# Why the matrix unit did not issue a tile in a cycle, in order of priority. docs/core.md explains each.
+STALL_CAUSES = (
+    "token",  # at a token boundary, waiting for the arg-max
+    "instruction",  # no decoded instruction at hand
+    "writer",  # keys or values of the layer before are still being written
+    "statistics",  # statistics unit still busy with the vector before
+    "params",  # parameter rows follow each other too closely
+    "accumulator",  # same accumulator used less than its latency ago
+    "score_bank",  # all score banks hold heads that wait for the exponential
+    "softmax",  # probabilities or their sum are not ready
+    "norm",  # LayerNorm scalars are not ready
+    "operand",  # an activation word is not complete
+    "new_kv",  # the current token's key or value is not complete
+    "result",  # destination strip has an older result under way
+    "stream",  # memory has not delivered
+    "drain",  # run is ending: reads, writes and pipelines empty
+)
+
+
+class ErrorCode(enum.IntEnum):
+    """Contents of the register ``error``."""
+
+    NONE = 0
+    CANCELLED = 1  # the host asked
+    ILLEGAL = 2  # unknown operation; info = instruction index
+    NAN_LOGITS = 3  # info = position
+    READ = 4  # RRESP not OKAY; info = channel
+    WRITE = 5  # BRESP not OKAY; info = channel
+    START = 6  # start registers out of range; info = position
+
+
+class RunState(enum.IntEnum):
+    """Contents of the register ``state``."""
+
+    IDLE = 0
+    RUN = 1
+    DRAIN = 2
+    RESET = 3
+
+
+class Flags(enum.IntFlag):
+    """Bits of the register ``flags``."""
+
+    WRITE_LOGITS = 1
+
+
+def gpt2_register_map(config: CoreConfig) -> RegisterMap:
+    """The map of a core. ``rw`` registers are sampled at start and must not change during a run."""
+    registers: list[Register] = [
+        Register("ctrl", 0x000, 32, "rw", "bit 0 start (write 1), 1 done (until next start), 2 idle, 3 ready"),
+        Register("identity", 0x010, 32, "r", "0x52464C59"),
+        Register("interface_version", 0x014, 32, "r", "major << 16 | minor"),
+        Register("config_digest", 0x018, 64, "r", "first 8 bytes of the core config's SHA-256, big-endian"),
+        Register("core_shape", 0x020, 32, "r", "tile | lanes << 8 | channels << 16 | rows << 24"),
+        Register("start_count", 0x028, 32, "r", "starts accepted since reset"),
+        Register("done_count", 0x02C, 32, "r", "runs ended since reset: a done cannot be lost"),
+        Register("error", 0x030, 32, "r", "why the last run ended early, 0 = it did not"),
+        Register("error_info", 0x034, 32, "r", "detail of the error"),
+        Register("cancel", 0x038, 32, "w", "any write ends the run"),
+        Register("state", 0x03C, 32, "r", "0 idle, 1 run, 2 drain, 3 reset"),
+        Register("cycles", 0x040, 64, "r", "cycles of the last run, from start to done"),
+        Register("tokens_valid", 0x048, 32, "r", "tokens[0 .. tokens_valid) are valid; grows while it runs"),
+        Register("tiles", 0x050, 64, "r", "tiles issued in the last run (parameter rows included)"),
+        Register("position", 0x100, 32, "rw", "first position to process"),
+        Register("prompt_end", 0x104, 32, "rw", "tokens[0 .. prompt_end) are given; > position"),
+        Register("max_new_tokens", 0x108, 32, "rw", "tokens to generate, >= 1"),
+        Register("flags", 0x10C, 32, "rw", "bit 0: write each step's logits to memory"),
+        Register("stop_count", 0x110, 32, "rw", "stop ids in use, 0 to 4"),
+        *(Register(f"stop_{i}", 0x114 + 4 * i, 32, "rw", "stop id") for i in range(4)),
+        Register("context_limit", 0x124, 32, "rw", "positions of the cache; the run ends when it is full"),
+        Register("width", 0x128, 32, "rw", "d, elements of the residual vector"),
+        Register("eps_term", 0x130, 96, "rw", "round(epsilon * d^2 * 2^48)"),
+        Register("score_scale", 0x13C, 32, "rw", "fp32 factor of the scores, 1/sqrt(head size)"),
+        Register("vocab", 0x140, 32, "rw", "logits that take part in the arg-max"),
+        Register("layers", 0x144, 32, "rw", "layer instances per token (iterations of the loop that holds attention)"),
+        Register("heads", 0x148, 32, "rw", "heads whose keys and values are written"),
+        Register("key_words", 0x14C, 32, "rw", "words of T per key, ceil(head size / T)"),
+        Register("value_strips", 0x150, 32, "rw", "strips of N per value, head size / N"),
+        Register("weight_base", 0x158, 32, "rw", "row where the weight stream of a token starts"),
+        Register("position_base", 0x15C, 32, "rw", "first row of the position embedding"),
+        Register("token_base", 0x160, 32, "rw", "first row of the token embedding"),
+        Register("embed_strips", 0x164, 32, "rw", "rows per block of T positions or tokens (d / N)"),
+        Register("key_base", 0x168, 32, "rw", "first row of the keys"),
+        Register("key_layer_rows", 0x16C, 32, "rw", "key rows per layer"),
+        Register("key_head_rows", 0x170, 32, "rw", "key rows per head"),
+        Register("value_base", 0x174, 32, "rw", "first row of the values"),
+        Register("value_layer_rows", 0x178, 32, "rw", "value rows per layer"),
+        Register("value_head_rows", 0x17C, 32, "rw", "value rows per head"),
+        Register("logits_base", 0x180, 32, "rw", "first row of the logits region"),
+        Register("logits_rows", 0x184, 32, "rw", "rows per position of the logits region"),
+        *(
+            Register(f"hbm{c}", 0x200 + 8 * c, 64, "rw", f"byte address of row 0 on memory port {c}")
+            for c in range(config.channels)
+        ),
+        *(
+            Register(f"stall_{cause}", 0x400 + 8 * i, 64, "r", f"cycles of the last run without a tile: {cause}")
+            for i, cause in enumerate(STALL_CAUSES)
+        ),
+        *(
+            Register(name, 0x500 + 4 * i, 32, "r", f"state dump: {doc}")
+            for i, (name, doc) in enumerate(
+                (
+                    ("dump_instruction", "index of the instruction at issue"),
+                    ("dump_descriptor", "index of the access descriptor"),
+                    ("dump_position", "position being processed"),
+                    ("dump_layer", "layer being processed"),
+                    ("dump_stall", "cause of the last cycle without a tile (index into the stall list)"),
+                    ("dump_fifo", "fewest rows in any read FIFO | most << 16"),
+                    ("dump_reads", "read beats outstanding over all ports"),
+                    ("dump_writes", "write responses outstanding over all ports"),
+                    ("dump_committed", "layer instances whose keys and values are in memory"),
+                    ("dump_units", "bit per busy unit: 0 writer, 1 statistics, 2 softmax, 3 arg-max"),
+                )
+            )
+        ),
+    ]
+    windows = (
+        Window("tokens", 0x4000, config.context + 1, 32, 4, "rw", "token id of each position: the token ring"),
+        Window("instructions", 0x8000, config.instructions, 128, 16, "w", "instruction words"),
+        Window("descriptors", 0xC000, config.descriptors, 128, 16, "w", "access descriptors"),
+    )
+    return RegisterMap(f"gpt2_{config.name}", 0x10000, tuple(registers), windows)
