@@ -1,0 +1,97 @@
+"""What the kernel's control and a core say to each other."""
+
+from __future__ import annotations
+
+from amaranth.lib import data
+from amaranth.lib.wiring import In, Member, Out
+
+from hw.board.gpt2_map import STALL_CAUSES, gpt2_register_map
+from hw.gpt2.config import CoreConfig
+
+__all__ = ["ADDRESS_BITS", "core_members", "run_config_layout"]
+
+ADDRESS_BITS = 34  # byte addresses of the U280's HBM and DDR
+_BITS = {
+    "position": 16,
+    "prompt_end": 16,
+    "max_new_tokens": 16,
+    "flags": 1,
+    "stop_count": 3,
+    "context_limit": 16,
+    "width": 16,
+    "eps_term": 96,
+    "vocab": 20,  # 2^16 strips of up to 16 lanes
+    "layers": 8,
+    "heads": 8,
+    "key_words": 8,
+    "value_strips": 8,
+    "embed_strips": 16,
+    "logits_rows": 16,
+}
+_ROW_BITS = 28
+
+
+def run_config_layout(config: CoreConfig) -> data.StructLayout:
+    """The registers that a run takes its parameters from: a field for each ``rw`` register of the map.
+
+    A field is as wide as the core's use of it: rows and row strides 28 bits, memory bases 34, token ids and fp32 words 32.
+    Higher bits of the register are not stored and read as zero, but for position, prompt_end, max_new_tokens and
+    context_limit, which are checked in full at start.
+    """
+    fields: dict[str, int] = {}
+    for register in gpt2_register_map(config):
+        if register.access != "rw" or register.name == "ctrl":
+            continue
+        if register.name.startswith("hbm"):
+            bits = ADDRESS_BITS
+        elif register.name.endswith(("_base", "_layer_rows", "_head_rows")):
+            bits = _ROW_BITS
+        else:
+            bits = _BITS.get(register.name, 32)
+        fields[register.name] = bits
+    return data.StructLayout(fields)
+
+
+def core_members(config: CoreConfig) -> dict[str, Member]:
+    """Members of a core towards control, seen from the core (its memory ports come on top).
+
+    Members
+    -------
+    ``run`` : 1 while the kernel is in state RUN. When it falls the core takes no further step and empties itself.
+    ``cfg`` : the run registers, constant while ``run`` is 1 and until ``drained``.
+    ``instr_addr``/``instr_data``, ``desc_addr``/``desc_data`` : instruction and access memory; data one cycle after the address.
+    ``token_addr_core``/``token_data_core``, ``token_addr_reader``/``token_data_reader`` : token memory, two readers, likewise.
+    ``tokens_valid`` : tokens[0 .. tokens_valid) are valid; follows ``token_write`` by one cycle, when the token can be read.
+    ``token_write``, ``token_write_addr``, ``token_write_data`` : append a token.
+    ``finish`` : pulse, the run ended as the program wants. ``fail`` : pulse with ``fail_code`` (ErrorCode) and ``fail_info``.
+    ``drained`` : no read or write is outstanding and all pipelines are empty; looked at only while ``run`` is 0.
+    ``tile`` : a tile or parameter row was issued in this cycle; ``stall`` : else why not, an index into STALL_CAUSES.
+    ``dump_*`` : state for people, as in the register map.
+    """
+    members = {
+        "run": In(1),
+        "cfg": In(run_config_layout(config)),
+        "instr_addr": Out(range(config.instructions)),
+        "instr_data": In(128),
+        "desc_addr": Out(range(config.descriptors)),
+        "desc_data": In(128),
+        "token_addr_core": Out(range(config.context + 1)),
+        "token_data_core": In(32),
+        "token_addr_reader": Out(range(config.context + 1)),
+        "token_data_reader": In(32),
+        "tokens_valid": In(16),
+        "token_write": Out(1),
+        "token_write_addr": Out(16),
+        "token_write_data": Out(32),
+        "finish": Out(1),
+        "fail": Out(1),
+        "fail_code": Out(8),
+        "fail_info": Out(32),
+        "drained": Out(1),
+        "tile": Out(1),
+        "stall": Out(range(len(STALL_CAUSES))),
+    }
+    for register in gpt2_register_map(config):
+        if register.name.startswith("dump_"):
+            members[register.name] = Out(32)
+    return members

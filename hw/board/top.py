@@ -1,0 +1,88 @@
+"""The GPT-2 kernel of an Alveo U280: control, core, one AXI4-Lite slave, one AXI4 master for each memory port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from amaranth.hdl import ClockDomain, DomainRenamer, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.board.control import Gpt2Control
+from hw.board.core_interface import ADDRESS_BITS, core_members
+from hw.board.gpt2_map import RunState
+from hw.bus.axi import Axi4Signature, AxiLiteSignature
+from hw.gpt2.config import CoreConfig
+
+__all__ = ["Core", "U280Top"]
+
+
+class Core(Protocol):
+    """A core as the kernel sees it: the members of ``core_members``, ``m_axi`` (array of Axi4Signature), and its shared modules."""
+
+    def shared_modules(self) -> Mapping[str, wiring.Component]:
+        """Module name to pattern of every ``Shared`` inside."""
+
+
+class U280Top(wiring.Component):
+    """The kernel with the ports that Vitis wants.
+
+    Parameters
+    ----------
+    config : CoreConfig
+    core : callable from config to a core
+        Default: ``hw.gpt2.core.Gpt2Core``.
+
+    Members
+    -------
+    ``ap_clk``, ``ap_rst_n`` : clock; reset, active low, sampled by the clock.
+    ``s_axi_control`` : registers (``hw.board.gpt2_map``). ``m_axi`` : the memory ports.
+    ``probe_state``, ``probe_tile`` : RunState, and whether a tile is issued in this cycle; for simulators, left open on a card.
+
+    Attributes
+    ----------
+    shared : mapping from module name to component, for ``hw.board.export``.
+
+    Timing: the core is held in reset by ``ap_rst_n`` and for some cycles at the end of each run; the reset is a reset of its
+    clock domain, so that it also reaches modules that are instances.
+    """
+
+    def __init__(self, config: CoreConfig, core: Callable[[CoreConfig], Core] | None = None):
+        if core is None:
+            from hw.gpt2.core import Gpt2Core
+
+            core = Gpt2Core
+        self.config = config
+        self.control = Gpt2Control(config)
+        self.core = core(config)
+        self.shared = dict(self.core.shared_modules())
+        super().__init__(
+            {
+                "ap_clk": In(1),
+                "ap_rst_n": In(1),
+                "s_axi_control": In(AxiLiteSignature((self.control.map.size - 1).bit_length())),
+                "m_axi": Out(Axi4Signature(ADDRESS_BITS, config.port_bits, 1)).array(config.channels),
+                "probe_state": Out(RunState),
+                "probe_tile": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        control, core = self.control, self.core
+        sync = ClockDomain("sync")
+        core_domain = ClockDomain("core", local=True)
+        sync.clk = core_domain.clk = self.ap_clk  # one clock, so nothing crosses
+        m.domains += [sync, core_domain]
+        m.d.comb += [sync.rst.eq(~self.ap_rst_n), core_domain.rst.eq(sync.rst | control.core_reset)]
+        m.submodules.control = control
+        m.submodules.core = DomainRenamer("core")(core)
+        wiring.connect(m, wiring.flipped(self.s_axi_control), control.s_axi_control)
+        for name, member in core_members(self.config).items():
+            ours, theirs = getattr(control.core, name), getattr(core, name)
+            m.d.comb += theirs.eq(ours) if member.flow == In else ours.eq(theirs)
+        for inner, outer in zip(core.m_axi, self.m_axi, strict=True):
+            wiring.connect(m, inner, wiring.flipped(outer))
+        m.d.comb += [self.probe_state.eq(control.state), self.probe_tile.eq(core.tile)]
+        return m

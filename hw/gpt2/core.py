@@ -1,0 +1,438 @@
+"""The GPT-2 core: fetch, issue, operand memories, lanes, softmax, statistics, memory side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Out
+from amaranth.utils import ceil_log2
+
+from hw.board.core_interface import ADDRESS_BITS, core_members, run_config_layout
+from hw.board.gpt2_map import ErrorCode
+from hw.board.memory_ports import MemoryPorts
+from hw.board.write_arbiter import WriteArbiter, connect_write
+from hw.bus.axi import Axi4Signature
+from hw.bus.shared import Shared
+from hw.gpt2.arg_max import ArgMax
+from hw.gpt2.config import CoreConfig
+from hw.gpt2.fetch import Fetch
+from hw.gpt2.isa import Commit
+from hw.gpt2.issue import Issue, Source, source_layout
+from hw.gpt2.kv_writer import KvWriter
+from hw.gpt2.lane import Lane
+from hw.gpt2.logits_writer import LogitsWriter
+from hw.gpt2.reader import StreamReader
+from hw.gpt2.scoreboard import Scoreboard
+from hw.gpt2.softmax import Softmax
+from hw.gpt2.statistics import Statistics
+from hw.gpt2.tags import Destination, Operation, Stages, tag_layout
+from hw.numerics.fp_format import FP16_ONE, FP32_ONE
+
+__all__ = ["Gpt2Core"]
+
+_QUIET_CYCLES = 127  # longer than any pipeline behind the issue point
+
+
+class Gpt2Core(wiring.Component):
+    """One GPT-2 core with its memory ports; ``hw.board.control`` starts and ends its runs.
+
+    Parameters
+    ----------
+    config : CoreConfig
+
+    Members
+    -------
+    ``run`` (level), ``cfg`` (start registers), instruction, descriptor and token memories (synchronous read ports),
+    ``tokens_valid`` ; ``token_write*`` ; ``finish``, ``fail`` strobes with code and info ; ``drained`` : nothing is
+        under way, a reset is
+    safe ; ``tile``/``stall`` : what this cycle was ; ``dump_*`` ; ``m_axi`` : one AXI4 master per memory channel.
+
+    Timing: one tile a cycle; a strip is back in the activation memory ``Stages.write`` cycles after its last tile (41
+        at 16x4).
+    Between runs the core is held in reset; memories keep their contents, start values do not depend on them.
+    Numerics: docs/core.md. Source: DESIGN section 4, gpt2_core_sketch.
+    """
+
+    def __init__(self, config: CoreConfig):
+        self.config = config
+        self._lane = Lane(config)
+        self._ports = MemoryPorts(config, ADDRESS_BITS)
+        members = core_members(config)
+        members["m_axi"] = Out(Axi4Signature(ADDRESS_BITS, config.port_bits)).array(config.channels)
+        super().__init__(members)
+
+    def shared_modules(self) -> Mapping[str, wiring.Component]:
+        """Components that are elaborated once and instantiated by name."""
+        return {f"ringfly_lane_{self.config.name}": self._lane, **self._ports.shared_modules()}
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.fetch = self._fetch = Fetch(self.config, run_config_layout(self.config))
+        m.submodules.issue = self._issue = Issue(self.config)
+        m.submodules.scoreboard = self._scoreboard = Scoreboard(self.config)
+        m.submodules.softmax = self._softmax = Softmax(self.config)
+        m.submodules.statistics = self._statistics = Statistics(self.config)
+        m.submodules.arg_max = self._arg_max = ArgMax(self.config)
+        m.submodules.ports = self._ports
+        m.submodules.reader = self._reader = StreamReader(self.config)
+        m.submodules.kv_writer = self._kv_writer = KvWriter(self.config)
+        logits_room = Stages(self.config).report + 8  # strips that can be under way when it says full
+        m.submodules.logits_writer = self._logits_writer = LogitsWriter(
+            self.config, depth=1 << ceil_log2(2 * logits_room), margin=logits_room
+        )
+        m.submodules.arbiter = self._arbiter = WriteArbiter(self.config)
+        lane_name = next(iter(self.shared_modules()))
+        self._lanes = []
+        for n in range(self.config.lanes):
+            lane = Shared(lane_name, Lane(self.config))
+            m.submodules[f"lane_{n}"] = lane
+            self._lanes.append(lane)
+
+        tags = self._tags(m)
+        self._program(m)
+        self._hazards(m, tags)
+        self._operands(m, tags)
+        self._control_lanes(m, tags)
+        self._results(m, tags)
+        self._memory(m)
+        self._status(m, tags)
+        return m
+
+    def _tags(self, m: Module):
+        """The tag of each stage, index = cycles after issue."""
+        issue = self._issue
+        now = Signal(tag_layout(self.config), name="tag_0")
+        m.d.comb += now.eq(issue.tag)
+        with m.If(~issue.fire):
+            m.d.comb += [now.operation.eq(Operation.NONE), now.destination.eq(Destination.NONE)]
+        tags = [now]
+        for i in range(1, Stages(self.config).write + 1):
+            later = Signal(tag_layout(self.config), name=f"tag_{i}")
+            m.d.sync += later.eq(tags[-1])
+            tags.append(later)
+        return tags
+
+    def _program(self, m: Module) -> None:
+        fetch, issue = self._fetch, self._issue
+        m.d.comb += [
+            fetch.run.eq(self.run),
+            fetch.cfg.eq(self.cfg),
+            self.instr_addr.eq(fetch.instr_addr),
+            fetch.instr_data.eq(self.instr_data),
+            self.token_addr_core.eq(fetch.token_addr),
+            fetch.token_data.eq(self.token_data_core),
+            fetch.token_valid.eq(self._arg_max.token_valid),
+            fetch.token.eq(self._arg_max.token),
+            self.token_write.eq(fetch.token_write),
+            self.token_write_addr.eq(fetch.token_write_addr),
+            self.token_write_data.eq(fetch.token_write_data),
+            self.finish.eq(fetch.finish),
+            issue.run.eq(self.run),
+            issue.work_valid.eq(fetch.work_valid),
+            issue.work.eq(fetch.work),
+            fetch.work_take.eq(issue.work_take),
+            issue.key_words.eq(self.cfg.key_words),
+            issue.value_strips.eq(self.cfg.value_strips),
+            issue.width.eq(self.cfg.width),
+            issue.vocab.eq(self.cfg.vocab),
+        ]
+
+    def _hazards(self, m: Module, tags) -> None:
+        issue, board, h = self._issue, self._scoreboard, self._issue.hazards
+        written = tags[Stages(self.config).write]
+        m.d.comb += [
+            board.word_a.eq(issue.look_operand),
+            board.word_b.eq(issue.look_new),
+            board.mark_strip.eq(issue.look_result),
+            board.mark.eq(issue.mark),
+            board.clear.eq(written.destination == Destination.STRIP),
+            board.clear_strip.eq(written.dst),
+            h.operand.eq(board.busy_a),
+            h.new_kv.eq(board.busy_b),
+            h.result.eq(board.mark_busy),
+            h.waiting.eq(self._fetch.waiting),
+            h.row.eq(self._ports.row_valid),
+            h.logits.eq(self.cfg.flags[0] & ~self._logits_writer.ready_soon),
+        ]
+        committed = Mux(written.destination == Destination.STRIP, written.commit, Commit.NONE.value)
+        for name, kind, busy in (
+            ("keys", Commit.KEYS, self._kv_writer.busy_keys),
+            ("values", Commit.VALUES, self._kv_writer.busy_values),
+        ):
+            under_way = Signal(name=f"{name}_under_way")
+            with m.If(issue.commit_start == kind):
+                m.d.sync += under_way.eq(1)
+            with m.Elif(committed == kind):
+                m.d.sync += under_way.eq(0)
+            m.d.comb += h[name].eq(under_way | busy)
+        m.d.comb += [
+            self._kv_writer.commit_valid.eq((committed == Commit.KEYS) | (committed == Commit.VALUES)),
+            self._kv_writer.commit_kind.eq(committed),
+            self._kv_writer.commit_layer.eq(written.layer),
+            self._kv_writer.commit_position.eq(written.position),
+        ]
+        vector, norm = Signal(), Signal(2)
+        with m.If(issue.stats_start):
+            m.d.sync += [vector.eq(1), norm.bit_select(issue.tag.stats_set, 1).eq(1)]
+        with m.Elif(self._statistics.done):
+            m.d.sync += [vector.eq(0), norm.bit_select(self._statistics.done_set, 1).eq(0)]
+        heads = Signal(128)
+        banks = Signal(range(self.config.score_banks + 1))
+        with m.If(self._softmax.ready):
+            m.d.sync += heads.bit_select(self._softmax.ready_head, 1).eq(0)
+        with m.If(issue.head_start):
+            m.d.sync += heads.bit_select(issue.tag.head, 1).eq(1)
+        m.d.sync += banks.eq(banks + issue.head_start - self._softmax.bank_free)
+        m.d.comb += [
+            h.statistics.eq(vector),
+            h.norm.eq(norm),
+            h.softmax.eq(heads),
+            h.score_bank.eq(banks == self.config.score_banks),
+        ]
+        self._vector_busy = vector
+
+    def _operands(self, m: Module, tags) -> None:
+        """Activation, probability, new-key and new-value memories; word, mask, row and patch up to the lanes."""
+        cfg, source = self.config, self._issue.source
+        tile_bits, strip_bits = cfg.tile * 16, cfg.lanes * 16
+        written = tags[Stages(cfg).write]
+        strip_shift = ceil_log2(cfg.strips_per_word)
+        half = Cat(lane.half for lane in self._lanes)
+        store = Signal()
+        m.d.comb += store.eq(written.destination == Destination.STRIP)
+        in_values = written.dst >= cfg.new_value_base
+        in_keys = (written.dst >= cfg.new_key_base) & ~in_values
+
+        def words(name: str, depth: int, enable, address, strip):
+            m.submodules[name] = memory = Memory(shape=tile_bits, depth=depth, init=[])
+            write = memory.write_port(granularity=strip_bits)
+            m.d.comb += [
+                write.addr.eq(address),
+                write.data.eq(Cat(*[half] * cfg.strips_per_word)),
+                write.en.eq(enable << strip),
+            ]
+            return memory
+
+        def read(memory, address):
+            port = memory.read_port()
+            m.d.comb += [port.en.eq(1), port.addr.eq(address)]
+            return port.data
+
+        strip = written.dst[:strip_shift] if strip_shift else Const(0, 1)
+        in_activations = store & ~in_keys & ~in_values
+        activations = words("activations", cfg.act_words, in_activations, written.dst >> strip_shift, strip)
+        key_word = (written.dst - cfg.new_key_base) >> strip_shift
+        new_keys = words("new_keys", cfg.new_key_words, store & in_keys, key_word, strip)
+        m.submodules.new_values = new_values = Memory(shape=strip_bits, depth=cfg.new_value_strips, init=[])
+        value_write = new_values.write_port()
+        m.d.comb += [
+            value_write.addr.eq(written.dst - cfg.new_value_base),
+            value_write.data.eq(half),
+            value_write.en.eq(store & in_values),
+        ]
+        m.submodules.probabilities = probabilities = Memory(shape=tile_bits, depth=cfg.prob_words, init=[])
+        prob_write = probabilities.write_port(granularity=strip_bits)
+        m.d.comb += [
+            prob_write.addr.eq(self._softmax.prob_word),
+            prob_write.data.eq(Cat(*[self._softmax.prob_data] * cfg.strips_per_word)),
+            prob_write.en.eq(self._softmax.prob_write << self._softmax.prob_strip),
+        ]
+
+        asked = Signal(source_layout(cfg))
+        m.d.sync += asked.eq(source)
+        word = Signal(tile_bits, reset_less=True)
+        with m.Switch(asked.kind):
+            with m.Case(Source["activation"]):
+                m.d.sync += word.eq(read(activations, source.word))
+            with m.Case(Source["probability"]):
+                m.d.sync += word.eq(read(probabilities, source.word))
+            with m.Default():
+                m.d.sync += word.eq(Const(FP16_ONE, 16).replicate(cfg.tile))
+        mask, key = Signal(cfg.tile, reset_less=True), Signal(tile_bits, reset_less=True)
+        values = Signal(strip_bits, reset_less=True)
+        patch_key, patch_value = Signal(cfg.lanes, reset_less=True), Signal(cfg.tile, reset_less=True)
+        row_early, row = Signal(tile_bits * cfg.lanes, reset_less=True), Signal(tile_bits * cfg.lanes, reset_less=True)
+        m.d.sync += [
+            mask.eq(asked.mask),
+            key.eq(read(new_keys, source.key_word)),
+            values.eq(read(new_values, source.value_strip)),
+            patch_key.eq(asked.patch_key),
+            patch_value.eq(asked.patch_value),
+            row_early.eq(self._ports.row_data),
+            row.eq(row_early),
+        ]
+        bundle = [word, mask, key, values, patch_key, patch_value, row]
+        for stage in range(cfg.slr_stages):
+            crossed = [Signal(s.shape(), name=f"{s.name}_slr_{stage}", reset_less=True) for s in bundle]
+            m.d.sync += [c.eq(s) for c, s in zip(crossed, bundle, strict=True)]
+            bundle = crossed
+        word, mask, key, values, patch_key, patch_value, row = bundle
+        for n, lane in enumerate(self._lanes):
+            m.d.comb += [
+                lane.word.eq(word),
+                lane.mask.eq(mask),
+                lane.key.eq(key),
+                lane.patch_key.eq(patch_key[n]),
+                lane.value.eq(values.word_select(n, 16)),
+                lane.patch_value.eq(patch_value),
+                lane.row.eq(row.word_select(n, tile_bits)),
+            ]
+        m.d.comb += [
+            self._ports.row_pop.eq(self._issue.fire),
+            self._reader.row_pop.eq(self._issue.fire),
+            self._kv_writer.key_data.eq(read(new_keys, self._kv_writer.key_addr)),
+            self._kv_writer.value_data.eq(read(new_values, self._kv_writer.value_addr)),
+        ]
+
+    def _control_lanes(self, m: Module, tags) -> None:
+        stages, statistics = Stages(self.config), self._statistics
+        at_lane, at_acc, at_drain = tags[stages.lane], tags[stages.accumulate], tags[stages.drain]
+        at_read, at_add = tags[stages.drain + 7], tags[stages.drain + 8]
+        at_linear, at_convert, at_write = tags[stages.linear], tags[stages.convert], tags[stages.write]
+        scale = Signal(32)
+        m.d.comb += [
+            self._softmax.inverse_head.eq(at_drain.head),
+            scale.eq(FP32_ONE),
+        ]
+        with m.If(at_drain.use_norm):
+            m.d.comb += scale.eq(Array([statistics.scale_0, statistics.scale_1])[at_drain.norm_set])
+        with m.Elif(at_drain.use_scale):
+            m.d.comb += scale.eq(self.cfg.score_scale)
+        with m.Elif(at_drain.use_inverse):
+            m.d.comb += scale.eq(self._softmax.inverse)
+        rows_per_bank = self.config.context // self.config.lanes
+        for n, lane in enumerate(self._lanes):
+            m.d.comb += [
+                lane.param_take.eq(at_lane.operation == Operation.PARAM),
+                lane.param_column_sum.eq(at_lane.column_sum),
+                lane.param.eq(at_lane.param),
+                lane.acc_valid.eq(at_acc.operation == Operation.TILE),
+                lane.acc_first.eq(at_acc.first),
+                lane.acc_bias.eq(at_acc.bias),
+                lane.acc.eq(at_acc.acc),
+                lane.scale.eq(scale),
+                lane.norm_mean.eq(Array([statistics.mean_0, statistics.mean_1])[at_drain.norm_set]),
+                lane.residual_read.eq(at_read.dst),
+                lane.add_norm.eq(at_add.use_norm),
+                lane.add_residual.eq(at_add.use_residual),
+                lane.score_write.eq((at_linear.destination == Destination.SCORE) & at_linear.mask[n]),
+                lane.score_address.eq(at_linear.bank * rows_per_bank + at_linear.index),
+                lane.use_gelu.eq(at_convert.use_gelu),
+                lane.residual_write.eq(
+                    (at_write.destination == Destination.STRIP) & (at_write.dst < self.config.residual_strips)
+                ),
+                lane.residual_address.eq(at_write.dst),
+                lane.score_read.eq(self._softmax.score_read),
+                lane.score_max.eq(self._softmax.score_max),
+            ]
+
+    def _results(self, m: Module, tags) -> None:
+        stages = Stages(self.config)
+        reported, written = tags[stages.report], tags[stages.write]
+        early = tags[stages.report - 3]
+        linear = Cat(lane.linear for lane in self._lanes)
+        softmax, logits, arg_max, statistics = self._softmax, self._logits_writer, self._arg_max, self._statistics
+        is_score, is_logits = Signal(), Signal()
+        position = Signal(16)
+        with m.If(early.destination == Destination.LOGITS):
+            m.d.sync += position.eq(early.position)
+        m.d.comb += [
+            is_score.eq(reported.destination == Destination.SCORE),
+            is_logits.eq(reported.destination == Destination.LOGITS),
+            softmax.score_valid.eq(is_score),
+            softmax.scores.eq(linear),
+            softmax.score_mask.eq(reported.mask),
+            softmax.score_first.eq(reported.strip_first),
+            softmax.score_last.eq(reported.strip_last),
+            softmax.score_tile.eq(reported.index),
+            softmax.score_bank.eq(reported.bank),
+            softmax.score_head.eq(reported.head),
+            softmax.score_position.eq(reported.position),
+            softmax.score_prob.eq(reported.prob),
+            softmax.exponentials.eq(Cat(lane.exponential for lane in self._lanes)),
+            arg_max.strip_valid.eq(is_logits),
+            arg_max.strip.eq(linear),
+            arg_max.strip_mask.eq(reported.mask),
+            arg_max.strip_index.eq(reported.index),
+            arg_max.strip_commit.eq(reported.commit == Commit.TOKEN),
+            logits.enable.eq(self.cfg.flags[0]),
+            logits.position.eq(position),
+            logits.strip_valid.eq(is_logits & self.cfg.flags[0]),
+            logits.strip_index.eq(reported.index),
+            logits.strip_data.eq(linear),
+            logits.strip_last.eq(reported.strip_last),
+            statistics.valid.eq((written.destination == Destination.STRIP) & written.stats),
+            statistics.x.eq(Cat(lane.half for lane in self._lanes)),
+            statistics.mask.eq(written.mask),
+            statistics.first.eq(written.strip_first),
+            statistics.last.eq(written.strip_last),
+            statistics.set.eq(written.stats_set),
+            statistics.width.eq(self.cfg.width),
+            statistics.eps_term.eq(self.cfg.eps_term),
+        ]
+
+    def _memory(self, m: Module) -> None:
+        ports, reader, arbiter = self._ports, self._reader, self._arbiter
+        for c in range(self.config.channels):
+            wiring.connect(m, wiring.flipped(self.m_axi[c]), ports.ports[c])
+            m.d.comb += ports.base[c].eq(self.cfg[f"hbm{c}"])
+        for unit in (reader, self._kv_writer, self._logits_writer):
+            for name, _ in unit.cfg.shape():
+                m.d.comb += unit.cfg[name].eq(self.cfg[name])
+        m.d.comb += [
+            reader.run.eq(self.run),
+            reader.tokens_valid.eq(self.tokens_valid),
+            reader.committed.eq(self._kv_writer.committed),
+            self.desc_addr.eq(reader.desc_addr),
+            reader.desc_data.eq(self.desc_data),
+            self.token_addr_reader.eq(reader.token_addr),
+            reader.token_data.eq(self.token_data_reader),
+            ports.read_valid.eq(reader.read_valid),
+            reader.read_ready.eq(ports.read_ready),
+            ports.read_row.eq(reader.read_row),
+            ports.read_beats.eq(reader.read_beats),
+            self._kv_writer.writes_outstanding.eq(ports.writes_outstanding),
+        ]
+        connect_write(m, self._kv_writer, arbiter.kv)
+        connect_write(m, self._logits_writer, arbiter.logits)
+        connect_write(m, arbiter.memory, ports)
+
+    def _status(self, m: Module, tags) -> None:
+        issue, ports, fetch = self._issue, self._ports, self._fetch
+        quiet = Signal(range(_QUIET_CYCLES + 1))
+        with m.If(self.run | issue.fire):
+            m.d.sync += quiet.eq(0)
+        with m.Elif(quiet != _QUIET_CYCLES):
+            m.d.sync += quiet.eq(quiet + 1)
+        writing = self._kv_writer.busy_keys | self._kv_writer.busy_values | self._logits_writer.busy
+        last_stall = Signal.like(issue.stall)
+        with m.If(~issue.fire):
+            m.d.sync += last_stall.eq(issue.stall)
+        with m.If(fetch.fail):
+            m.d.comb += [self.fail.eq(1), self.fail_code.eq(fetch.fail_code), self.fail_info.eq(fetch.fail_info)]
+        with m.Elif(self._arg_max.nan):
+            m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.NAN_LOGITS), self.fail_info.eq(fetch.position)]
+        with m.Elif(ports.read_error):
+            m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.READ), self.fail_info.eq(ports.error_channel)]
+        with m.Elif(ports.write_error):
+            m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.WRITE), self.fail_info.eq(ports.error_channel)]
+        m.d.comb += [
+            self.drained.eq(
+                (quiet == _QUIET_CYCLES) & ~writing & (ports.reads_outstanding == 0) & (ports.writes_outstanding == 0)
+            ),
+            self.tile.eq(issue.fire),
+            self.stall.eq(issue.stall),
+            self.dump_instruction.eq(fetch.index),
+            self.dump_descriptor.eq(self._reader.dump_descriptor),
+            self.dump_position.eq(issue.dump_position),
+            self.dump_layer.eq(issue.dump_layer),
+            self.dump_stall.eq(last_stall),
+            self.dump_fifo.eq(Cat(ports.fifo_min, ports.fifo_max)),
+            self.dump_reads.eq(ports.reads_outstanding),
+            self.dump_writes.eq(ports.writes_outstanding),
+            self.dump_committed.eq(self._kv_writer.committed),
+            self.dump_units.eq(Cat(writing, self._vector_busy, self._softmax.busy, fetch.waiting)),
+        ]

@@ -1,0 +1,398 @@
+"""Issue: turns instructions into one tile or parameter row a cycle, and waits where a result is not there yet."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from hw.board.gpt2_map import STALL_CAUSES
+from hw.gpt2.config import CoreConfig
+from hw.gpt2.fetch import work_layout
+from hw.gpt2.isa import Commit, Op, Operand, Params, Path
+from hw.gpt2.tags import Destination, Operation, tag_layout
+
+__all__ = ["ACCUMULATOR_LATENCY", "Issue", "Source", "hazards_layout", "source_layout"]
+
+ACCUMULATOR_LATENCY = 4  # cycles between two tiles on one accumulator
+
+Source = {"activation": 0, "probability": 1, "one_hot": 2}
+
+
+def source_layout(config: CoreConfig) -> data.StructLayout:
+    """What the operand memories are asked for in the issue cycle."""
+    return data.StructLayout(
+        {
+            "kind": 2,  # Source
+            "word": max(ceil_log2(config.act_words), ceil_log2(config.prob_words)),
+            "mask": config.tile,  # elements that take part
+            "patch_key": config.lanes,  # lane whose row is the new key
+            "key_word": range(config.new_key_words),
+            "patch_value": config.tile,  # element that is the new value
+            "value_strip": range(config.new_value_strips),
+        }
+    )
+
+
+def hazards_layout(config: CoreConfig) -> data.StructLayout:
+    """What the other units say in the issue cycle: the answer to ``look_*`` and the state of long operations."""
+    return data.StructLayout(
+        {
+            "operand": config.strips_per_word,  # busy strips of the word at look_operand
+            "new_kv": config.strips_per_word,  # ... at look_new
+            "result": 1,  # strip at look_result is busy
+            "keys": 1,  # keys of the layer before are on their way to memory
+            "values": 1,
+            "statistics": 1,
+            "norm": 2,  # scalar set is being computed
+            "softmax": 128,  # head's probabilities are being computed
+            "score_bank": 1,  # no bank is free
+            "logits": 1,  # logits writer is full
+            "row": 1,  # the stream has a row
+            "waiting": 1,  # fetch is at a token boundary
+        }
+    )
+
+
+class Issue(wiring.Component):
+    """Sequencer of the matrix unit.
+
+    Parameters
+    ----------
+    config : CoreConfig
+
+    Members
+    -------
+    ``run`` ; ``work_*`` from :class:`hw.gpt2.fetch.Fetch`.
+    ``key_words``, ``value_strips``, ``width``, ``vocab`` : start registers.
+    ``look_operand``, ``look_new`` (strip words), ``look_result`` (strip) : scoreboard questions; ``hazards`` : the
+        answers.
+    ``fire`` : a tile or parameter row is issued in this cycle; ``tag``, ``source`` describe it.
+    ``mark`` : its result strip becomes busy. ``stats_start``, ``head_start``, ``commit_start`` : strobes at issue
+        that mark long
+    operations as begun (vector sums, head of scores, commit of keys or values).
+    ``idle`` : no instruction at hand. ``stall`` : index into STALL_CAUSES when nothing fired.
+        ``index``/``layer``/``position`` for the dump.
+
+    Timing: one tile a cycle, no bubble between tiles of one instruction, one cycle between instructions.
+    Hazards: docs/core.md section 5 (sequential meaning); priority of causes is the order of STALL_CAUSES.
+    """
+
+    def __init__(self, config: CoreConfig):
+        self.config = config
+        strip, word = ceil_log2(config.strip_addresses), ceil_log2(config.strip_addresses // config.strips_per_word)
+        super().__init__(
+            {
+                "run": In(1),
+                "work_valid": In(1),
+                "work": In(work_layout(config)),
+                "work_take": Out(1),
+                "key_words": In(8),
+                "value_strips": In(8),
+                "width": In(16),
+                "vocab": In(32),
+                "look_operand": Out(word),
+                "look_new": Out(word),
+                "look_result": Out(strip),
+                "hazards": In(hazards_layout(config)),
+                "fire": Out(1),
+                "tag": Out(tag_layout(config)),
+                "source": Out(source_layout(config)),
+                "mark": Out(1),
+                "stats_start": Out(1),
+                "head_start": Out(1),
+                "commit_start": Out(2),
+                "stall": Out(range(len(STALL_CAUSES))),
+                "dump_layer": Out(8),
+                "dump_position": Out(16),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        cur = Signal(work_layout(self.config))
+        valid = Signal()
+        self._cur, self._code = cur, cur.code
+        done = Signal()  # the current instruction issues its last tile in this cycle
+        m.d.comb += [
+            self.work_take.eq(self.work_valid & (~valid | done) & self.run),
+            self.dump_layer.eq(cur.layer),
+            self.dump_position.eq(cur.position),
+        ]
+        with m.If(self.work_take):
+            m.d.sync += [cur.eq(self.work), valid.eq(1)]
+        with m.Elif(done):
+            m.d.sync += valid.eq(0)
+        self._wanted(m)
+        self._checks(m, valid)
+        m.d.comb += done.eq(self.fire & self._is_end)
+        self._history(m)
+        self._step(m)
+        return m
+
+    # Registers of the loops: outer (group base, head), middle (k word, position tile, block), inner (strip, key word).
+    def _wanted(self, m: Module) -> None:
+        cfg, code, cur = self.config, self._code, self._cur
+        self._base = base = Signal(16)  # MM: first strip of the group; SC, AV: head
+        self._middle = middle = Signal(16)  # MM: k word; SC: position tile; AV: block
+        self._inner = inner = Signal(16)  # MM: strip in the group; SC: key word; AV: strip
+        self._rows_taken = Signal(2)  # parameter rows already taken for this strip
+        self._head_src = Signal(16)  # SC: q word; AV: dst strip, both relative
+        self._head_prob = Signal(16)
+        self._head_kv = Signal(16)  # key word or value strip of the head
+        self._is_mm = is_mm = Signal()
+        self._is_sc, self._is_av = is_sc, is_av = Signal(), Signal()
+        m.d.comb += [
+            is_mm.eq((code.op == Op.MM) | (code.op == Op.EMB)),
+            is_sc.eq(code.op == Op.SC),
+            is_av.eq(code.op == Op.AV),
+        ]
+        tile_shift, lane_shift = ceil_log2(cfg.tile), ceil_log2(cfg.lanes)
+        lanes_mask = cfg.lanes - 1
+        head = Signal(7)
+        strip = Signal(16)
+        newest_tile, newest_block = Signal(16), Signal(16)
+        words = Signal(10)
+        group_left = Signal(16)
+        m.d.comb += [
+            head.eq(code.head0 + base),
+            strip.eq(base + inner),
+            newest_tile.eq(cur.position >> lane_shift),
+            newest_block.eq(cur.position >> tile_shift),
+            words.eq(Mux(code.op == Op.EMB, 1, code.words)),
+            group_left.eq(code.strips - base),
+        ]
+        group = Signal(16)
+        m.d.comb += group.eq(Mux(group_left < code.group, group_left, code.group))
+
+        # Ends of the three loops.
+        self._inner_end, self._middle_end, self._outer_end = Signal(), Signal(), Signal()
+        with m.If(is_mm):
+            m.d.comb += [
+                self._inner_end.eq(inner + 1 == group),
+                self._middle_end.eq(middle + 1 == words),
+                self._outer_end.eq(group_left <= code.group),
+            ]
+        with m.Else():
+            m.d.comb += [
+                self._inner_end.eq(inner + 1 == Mux(is_sc, self.key_words, self.value_strips)),
+                self._middle_end.eq(middle == Mux(is_sc, newest_tile, newest_block)),
+                self._outer_end.eq(base + 1 == code.heads),
+            ]
+        self._is_param = is_param = Signal()
+        rows, chunk_start = Signal(2), Signal()
+        m.d.comb += [
+            rows.eq(Mux(code.params == Params.NORM, 2, code.params == Params.BIAS)),
+            chunk_start.eq(code.first & (middle == 0) & (strip[: ceil_log2(cfg.param_strips)] == 0)),
+            is_param.eq(is_mm & chunk_start & (self._rows_taken < rows)),
+        ]
+        self._is_end = Signal()
+        m.d.comb += self._is_end.eq(~is_param & self._inner_end & self._middle_end & self._outer_end)
+
+        # Which tile starts and ends its accumulation.
+        acc_start, acc_end = Signal(), Signal()
+        m.d.comb += [
+            acc_start.eq(Mux(is_mm, code.first & (middle == 0), Mux(is_sc, inner == 0, middle == 0))),
+            acc_end.eq(Mux(is_mm, code.last & self._middle_end, Mux(is_sc, self._inner_end, self._middle_end))),
+        ]
+        tag, source = self.tag, self.source
+        filled = Signal(16)  # positions of the current tile or block that exist
+        newest = Signal()
+        m.d.comb += [
+            newest.eq(middle == Mux(is_sc, newest_tile, newest_block)),
+            filled.eq(cur.position + 1 - Mux(is_sc, middle << lane_shift, middle << tile_shift)),
+        ]
+        rotated = [Signal(lane_shift, name=f"rotated_{n}") for n in range(cfg.lanes)]
+        lane_valid = [(filled > rotated[n]) for n in range(cfg.lanes)]
+        for n in range(cfg.lanes):
+            m.d.comb += rotated[n].eq(n - head[:lane_shift])
+        slot = Signal(16)
+        m.d.comb += slot.eq(Cat((cur.position + head)[:lane_shift], cur.position[lane_shift:]))
+
+        column = Signal(16)
+        m.d.comb += column.eq(strip << lane_shift)
+        dst = Signal(16)
+        m.d.comb += dst.eq(Mux(is_av, code.dst + self._head_src + inner, code.dst + strip))
+        logits_column = Signal(20)
+        m.d.comb += logits_column.eq((code.dst + strip) << lane_shift)
+        logits = is_mm & (code.path == Path.LOGITS)
+        limit = Mux(logits, self.vocab, self.width)
+        columns = Mux(logits, logits_column, column)
+        m.d.comb += [
+            tag.operation.eq(Mux(is_param, Operation.PARAM.value, Operation.TILE.value)),
+            tag.column_sum.eq(self._rows_taken[0]),
+            tag.param.eq(code.acc + strip),
+            tag.first.eq(acc_start),
+            tag.bias.eq(is_mm & (code.params == Params.BIAS)),
+            tag.acc.eq(code.acc + Mux(is_sc, 0, inner)),
+            tag.use_norm.eq(is_mm & (code.params == Params.NORM)),
+            tag.norm_set.eq(code.norm),
+            tag.use_residual.eq(is_mm & (code.path == Path.RESIDUAL)),
+            tag.use_gelu.eq(is_mm & (code.path == Path.GELU)),
+            tag.use_scale.eq(is_sc),
+            tag.use_inverse.eq(is_av),
+            tag.head.eq(head),
+            tag.dst.eq(dst),
+            tag.index.eq(Mux(is_sc, middle, Mux(logits, code.dst + strip, strip))),
+            tag.stats.eq(is_mm & code.stats),
+            tag.stats_set.eq(code.stats_set),
+            tag.strip_first.eq(Mux(is_sc, middle == 0, strip == 0)),
+            tag.strip_last.eq(Mux(is_sc, self._middle_end, self._is_end)),
+            tag.commit.eq(Mux(is_mm & self._is_end, code.commit, Commit.NONE.value)),
+            tag.layer.eq(cur.layer),
+            tag.position.eq(cur.position),
+            tag.prob.eq(self._head_prob),
+        ]
+        with m.If(acc_end & ~is_param):
+            m.d.comb += tag.destination.eq(
+                Mux(is_sc, Destination.SCORE.value, Mux(logits, Destination.LOGITS.value, Destination.STRIP.value))
+            )
+        for n in range(cfg.lanes):
+            m.d.comb += tag.mask[n].eq(Mux(is_sc, lane_valid[n], columns + n < limit))
+
+        # Operand, mask and patch.
+        tail = Signal(range(cfg.tile + 1))
+        m.d.comb += tail.eq(Mux(Mux(is_sc, self._inner_end, self._middle_end), code.tail, cfg.tile))
+        with m.If(code.op == Op.EMB):
+            m.d.comb += source.kind.eq(Source["one_hot"])
+            m.d.comb += source.mask.eq(1 << Mux(code.operand == Operand.TOKEN, cur.token, cur.position[:tile_shift]))
+        with m.Elif(is_av):
+            m.d.comb += [source.kind.eq(Source["probability"]), source.word.eq(self._head_prob + middle)]
+            for e in range(cfg.tile):
+                n, g = e & lanes_mask, e >> lane_shift
+                m.d.comb += source.mask[e].eq(filled > (rotated[n] + g * cfg.lanes))
+        with m.Else():
+            m.d.comb += source.word.eq(Mux(is_sc, code.src + self._head_src + inner, code.src + middle))
+            for e in range(cfg.tile):
+                m.d.comb += source.mask[e].eq(tail > e)
+        kv = Signal(16)
+        m.d.comb += [
+            kv.eq(self._head_kv + inner),
+            source.key_word.eq(kv),
+            source.value_strip.eq(kv),
+            source.patch_key.eq(Mux(is_sc & newest, 1 << slot[:lane_shift], 0)),
+            source.patch_value.eq(Mux(is_av & newest, 1 << slot[:tile_shift], 0)),
+        ]
+
+        # Questions to the scoreboard.
+        strip_shift = ceil_log2(cfg.strips_per_word)
+        m.d.comb += [
+            self.look_operand.eq(source.word),
+            self.look_new.eq(
+                Mux(
+                    is_sc,
+                    (cfg.new_key_base >> strip_shift) + kv,
+                    (cfg.new_value_base + kv) >> strip_shift,
+                )
+            ),
+            self.look_result.eq(dst),
+        ]
+        self._needed = Signal(cfg.strips_per_word)
+        for j in range(cfg.strips_per_word):
+            m.d.comb += self._needed[j].eq(tail > j * cfg.lanes)
+        self._new_needed = Signal(cfg.strips_per_word)
+        m.d.comb += self._new_needed.eq(
+            Mux(is_sc, (1 << cfg.strips_per_word) - 1, 1 << kv[:strip_shift]) if strip_shift else 1
+        )
+        self._newest, self._acc_start, self._acc_end, self._logits = newest, acc_start, acc_end, logits
+
+    def _checks(self, m: Module, valid) -> None:
+        cfg, code, h = self.config, self._code, self.hazards
+        is_mm, is_sc, is_av = self._is_mm, self._is_sc, self._is_av
+        tile = ~self._is_param
+        strip_result = tile & (self.tag.destination == Destination.STRIP)
+        self._acc_clash = Signal()
+        self._param_clash = Signal()
+        at_head_start = (self._middle == 0) & (self._inner == 0)
+        held = {
+            "writer": is_mm & (((code.commit == Commit.KEYS) & h.keys) | ((code.commit == Commit.VALUES) & h.values)),
+            "statistics": is_mm & code.stats & h.statistics,
+            "params": self._is_param & self._param_clash,
+            "accumulator": tile & ~self._acc_start & self._acc_clash,
+            "score_bank": is_sc & at_head_start & h.score_bank,
+            "softmax": is_av & h.softmax.bit_select(self.tag.head, 1),
+            "norm": tile & self._acc_end & self.tag.use_norm & h.norm.bit_select(code.norm, 1),
+            "operand": tile & (is_sc | (code.op == Op.MM)) & (h.operand & self._needed).any(),
+            "new_kv": (is_sc | is_av) & self._newest & (h.new_kv & self._new_needed).any(),
+            "result": (strip_result & h.result) | (tile & self._acc_end & self._logits & h.logits),
+            "stream": ~h.row,
+        }
+        clear = Signal()
+        index = STALL_CAUSES.index
+        with m.If(~self.run):
+            m.d.comb += self.stall.eq(index("drain"))
+        with m.Elif(~valid):
+            m.d.comb += self.stall.eq(Mux(h.waiting, index("token"), index("instruction")))
+        for cause in sorted(held, key=index):
+            with m.Elif(held[cause]):
+                m.d.comb += self.stall.eq(index(cause))
+        with m.Else():
+            m.d.comb += clear.eq(1)
+        m.d.comb += [
+            self.fire.eq(clear),
+            self.mark.eq(clear & strip_result),
+            self.stats_start.eq(clear & self._is_end & is_mm & code.stats),
+            self.head_start.eq(clear & is_sc & at_head_start),
+            self.commit_start.eq(Mux(clear & self._is_end & is_mm, code.commit, Commit.NONE.value)),
+        ]
+        if cfg.score_banks > 1:
+            bank = Signal(range(cfg.score_banks))
+            with m.If(clear & is_sc & self._inner_end & self._middle_end):
+                m.d.sync += bank.eq(bank + 1)
+            m.d.comb += self.tag.bank.eq(bank)
+
+    def _history(self, m: Module) -> None:
+        """Accumulators and parameter rows used in the last cycles."""
+        clash = self._acc_clash
+        used, acc = self.fire & ~self._is_param, self.tag.acc
+        terms = []
+        for i in range(ACCUMULATOR_LATENCY - 1):
+            was_used, was_acc = Signal(name=f"used_{i}"), Signal.like(self.tag.acc, name=f"acc_{i}", reset_less=True)
+            m.d.sync += [was_used.eq(used), was_acc.eq(acc)]
+            used, acc = was_used, was_acc
+            terms.append(was_used & (was_acc == self.tag.acc))
+        m.d.comb += clash.eq(Cat(*terms).any())
+        left = [Signal(range(self.config.param_strips + 1), name=f"param_left_{i}") for i in range(2)]
+        for i, counter in enumerate(left):
+            with m.If(self.fire & self._is_param & (self._rows_taken[0] == i)):
+                m.d.sync += counter.eq(self.config.param_strips - 1)
+            with m.Elif(counter != 0):
+                m.d.sync += counter.eq(counter - 1)
+        m.d.comb += self._param_clash.eq(Mux(self._rows_taken[0], left[1], left[0]) != 0)
+
+    def _step(self, m: Module) -> None:
+        code = self._code
+        with m.If(self.work_take):
+            m.d.sync += [
+                self._base.eq(0),
+                self._middle.eq(0),
+                self._inner.eq(0),
+                self._rows_taken.eq(0),
+                self._head_src.eq(0),
+                self._head_prob.eq(self.work.code.prob),
+                self._head_kv.eq(_head_offset(self, self.work)),
+            ]
+        with m.Elif(self.fire & self._is_param):
+            m.d.sync += self._rows_taken.eq(self._rows_taken + 1)
+        with m.Elif(self.fire):
+            m.d.sync += [self._rows_taken.eq(0), self._inner.eq(self._inner + 1)]
+            with m.If(self._inner_end):
+                m.d.sync += [self._inner.eq(0), self._middle.eq(self._middle + 1)]
+                with m.If(self._middle_end):
+                    m.d.sync += self._middle.eq(0)
+                    with m.If(self._is_mm):
+                        m.d.sync += self._base.eq(self._base + code.group)
+                    with m.Else():
+                        step = Mux(self._is_sc, self.key_words, self.value_strips)
+                        m.d.sync += [
+                            self._base.eq(self._base + 1),
+                            self._head_src.eq(self._head_src + step),
+                            self._head_prob.eq(self._head_prob + code.prob_stride),
+                            self._head_kv.eq(self._head_kv + step),
+                        ]
+
+
+def _head_offset(issue: Issue, work):
+    """First key word or value strip of head ``head0``."""
+    return work.code.head0 * Mux(work.code.op == Op.SC, issue.key_words, issue.value_strips)

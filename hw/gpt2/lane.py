@@ -1,0 +1,232 @@
+"""One lane: dot tile, accumulators, its slice of the drain unit and of the softmax path."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from hw.gpt2.config import CoreConfig
+from hw.gpt2.tags import Stages
+from hw.numerics.convert import Fp32ToFp16, fp16_to_fp32_expr
+from hw.numerics.dot import DotTile
+from hw.numerics.exponential import ExpNegative
+from hw.numerics.fp32_add import Fp32Add
+from hw.numerics.fp32_mul import Fp32Mul
+from hw.numerics.gelu import Gelu
+
+__all__ = ["Lane"]
+
+
+class Lane(wiring.Component):
+    """Datapath of one output column per strip; all control is aligned by the core (see ``hw.gpt2.tags.Stages``).
+
+    Parameters
+    ----------
+    config : CoreConfig
+
+    Members
+    -------
+    Group by stage; each group is sampled in the cycle of its stage.
+
+    lane stage: ``word`` and ``mask`` (activation word, elements that take part), ``row`` (the lane's weights),
+    ``patch_key``/``key`` (replace the row by the new key), ``patch_value``/``value`` (replace the marked element),
+    ``param_take``/``param_column_sum`` (the row is a parameter row of strips ``param`` ...), ``param`` (also: the
+        tile's strip).
+    accumulate: ``acc_valid``, ``acc_first``, ``acc_bias``, ``acc``.
+    drain: ``scale`` (fp32 factor), ``norm_mean`` (fp32 r*mean). One cycle before the addition (drain + 7):
+    ``residual_read``; addition (drain + 8): ``add_norm``, ``add_residual``.
+    linear: ``score_write`` at ``score_address``; at ``report`` the output ``linear`` is the fp32 result.
+    convert: ``use_gelu``. write: ``residual_write`` at ``residual_address``; output ``half`` is the fp16 result.
+    Softmax, apart: ``score_read`` (address), one cycle later ``score_max`` (the head's maximum),
+        ``Stages.exponential`` after the
+    address ``exponential`` (fp16).
+
+    Timing: interval 1, no back-pressure; memories are not reset.
+    Numerics: docs/core.md section 3; order of operations and rounding of DESIGN section 5.
+    Source: gpt2_core_sketch sections 2, 5.
+    """
+
+    def __init__(self, config: CoreConfig):
+        self.config = config
+        t16 = config.tile * 16
+        score_depth = config.score_banks * config.context // config.lanes
+        super().__init__(
+            {
+                "word": In(t16),
+                "mask": In(config.tile),
+                "row": In(t16),
+                "patch_key": In(1),
+                "key": In(t16),
+                "patch_value": In(config.tile),
+                "value": In(16),
+                "param_take": In(1),
+                "param_column_sum": In(1),
+                "param": In(ceil_log2(config.param_depth)),
+                "acc_valid": In(1),
+                "acc_first": In(1),
+                "acc_bias": In(1),
+                "acc": In(ceil_log2(config.acc_depth)),
+                "scale": In(32),
+                "norm_mean": In(32),
+                "residual_read": In(ceil_log2(config.residual_strips)),
+                "add_norm": In(1),
+                "add_residual": In(1),
+                "linear": Out(32),
+                "score_write": In(1),
+                "score_address": In(ceil_log2(score_depth)),
+                "use_gelu": In(1),
+                "half": Out(16),
+                "residual_write": In(1),
+                "residual_address": In(ceil_log2(config.residual_strips)),
+                "score_read": In(ceil_log2(score_depth)),
+                "score_max": In(32),
+                "exponential": Out(16),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        stages = Stages(self.config)
+        bias, column_sum = self._parameters(m)
+        to_acc = stages.accumulate - stages.lane
+        total = self._accumulate(m, _delay(m, bias, to_acc, "bias"))
+        to_drain = stages.drain - stages.lane
+        linear = self._drain(m, total, _delay(m, bias, to_drain, "bias_d"), _delay(m, column_sum, to_drain, "colsum_d"))
+        self._softmax(m, linear)
+        return m
+
+    def _parameters(self, m: Module):
+        """Take parameter rows apart, one strip a cycle; read the tile's strip."""
+        depth, strips = self.config.param_depth, self.config.param_strips
+        outputs = []
+        for which, name in enumerate(("bias", "column_sum")):
+            m.submodules[f"{name}_memory"] = memory = Memory(shape=32, depth=depth, init=[])
+            write, read = memory.write_port(), memory.read_port(domain="comb")
+            hold = Signal(self.config.tile * 16 - 32, name=f"{name}_hold", reset_less=True)
+            left = Signal(range(strips), name=f"{name}_left")
+            following = Signal(range(depth), name=f"{name}_next", reset_less=True)
+            take = self.param_take & (self.param_column_sum == which)
+            with m.If(take):
+                m.d.comb += [write.en.eq(1), write.addr.eq(self.param), write.data.eq(self.row[:32])]
+                m.d.sync += [hold.eq(self.row[32:]), left.eq(strips - 1), following.eq(self.param + 1)]
+            with m.Elif(left != 0):
+                m.d.comb += [write.en.eq(1), write.addr.eq(following), write.data.eq(hold[:32])]
+                m.d.sync += [hold.eq(hold[32:]), left.eq(left - 1), following.eq(following + 1)]
+            m.d.comb += read.addr.eq(self.param)
+            outputs.append(read.data)
+        return outputs
+
+    def _accumulate(self, m: Module, bias):
+        """Patch, multiply, sum, add. Returns the registered total (drain stage)."""
+        tile = self.config.tile
+        m.submodules.dot = dot = DotTile(tile, self.config.guard_bits)
+        word = Signal(tile * 16, reset_less=True)
+        mask = Signal(tile, reset_less=True)
+        row = Signal(tile * 16, reset_less=True)
+        keyed = Mux(self.patch_key, self.key, self.row)
+        patched = [Mux(self.patch_value[i], self.value, keyed[16 * i : 16 * i + 16]) for i in range(tile)]
+        m.d.sync += [word.eq(self.word), mask.eq(self.mask), row.eq(Cat(*patched))]
+        m.d.comb += [dot.a.eq(word), dot.mask.eq(mask), dot.b.eq(row)]
+        tile_sum = Signal(32, reset_less=True)
+        m.d.sync += tile_sum.eq(dot.sum)
+
+        m.submodules.accumulators = accumulators = Memory(shape=32, depth=self.config.acc_depth, init=[])
+        read, write = accumulators.read_port(domain="comb"), accumulators.write_port()
+        m.submodules.adder = adder = Fp32Add()
+        m.d.comb += [
+            read.addr.eq(self.acc),
+            adder.a.eq(Mux(self.acc_first, Mux(self.acc_bias, bias, 0), read.data)),
+            adder.b.eq(tile_sum),
+            write.addr.eq(_delay(m, self.acc, 3, "acc_w")),
+            write.en.eq(_delay(m, self.acc_valid, 3, "acc_we")),
+            write.data.eq(adder.out),
+        ]
+        total = Signal(32, reset_less=True)
+        m.d.sync += total.eq(adder.out)
+        return total
+
+    def _drain(self, m: Module, total, bias, column_sum):
+        m.submodules.scale_mul = scale_mul = Fp32Mul()
+        m.submodules.mean_mul = mean_mul = Fp32Mul()
+        m.submodules.offset_add = offset_add = Fp32Add()
+        m.submodules.result_add = result_add = Fp32Add()
+        m.submodules.gelu = gelu = Gelu()
+        m.submodules.to_half = to_half = Fp32ToFp16()
+        m.submodules.residual = residual = Memory(shape=16, depth=self.config.residual_strips, init=[])
+        residual_read, residual_write = residual.read_port(), residual.write_port()
+
+        scaled, shift = Signal(32, reset_less=True), Signal(32, reset_less=True)
+        offset = Signal(32, reset_less=True)
+        linear = Signal(32, reset_less=True)
+        m.d.comb += [
+            scale_mul.a.eq(total),
+            scale_mul.b.eq(self.scale),
+            mean_mul.a.eq(self.norm_mean),
+            mean_mul.b.eq(column_sum),
+            offset_add.a.eq(_delay(m, bias, 4, "bias_c")),
+            offset_add.b.eq(Cat(shift[:31], ~shift[31])),
+            residual_read.en.eq(1),
+            residual_read.addr.eq(self.residual_read),
+            result_add.a.eq(_delay(m, scaled, 4, "scaled_d")),
+            result_add.b.eq(
+                Mux(self.add_norm, offset, Mux(self.add_residual, fp16_to_fp32_expr(residual_read.data), Const(0, 32)))
+            ),
+            self.linear.eq(_delay(m, linear, self.config.slr_stages, "linear_back")),
+        ]
+        m.d.sync += [
+            scaled.eq(scale_mul.out),
+            shift.eq(mean_mul.out),
+            offset.eq(offset_add.out),
+            linear.eq(result_add.out),
+        ]
+
+        curved, rounded_in = Signal(32, reset_less=True), Signal(32)
+        half = Signal(16, reset_less=True)
+        m.d.comb += gelu.x.eq(linear)
+        m.d.sync += curved.eq(gelu.out)
+        m.d.comb += [
+            rounded_in.eq(Mux(self.use_gelu, curved, _delay(m, linear, 9, "linear_d"))),
+            to_half.x.eq(rounded_in),
+        ]
+        m.d.sync += half.eq(to_half.out)
+        back = _delay(m, half, self.config.slr_stages, "half_d")
+        m.d.comb += [
+            self.half.eq(back),
+            residual_write.en.eq(self.residual_write),
+            residual_write.addr.eq(self.residual_address),
+            residual_write.data.eq(back),
+        ]
+        return linear
+
+    def _softmax(self, m: Module, linear):
+        depth = self.config.score_banks * self.config.context // self.config.lanes
+        m.submodules.scores = scores = Memory(shape=32, depth=depth, init=[])
+        read, write = scores.read_port(), scores.write_port()
+        m.submodules.difference = difference = Fp32Add()
+        m.submodules.exp = exp = ExpNegative()
+        below = Signal(32, reset_less=True)
+        m.d.comb += [
+            write.en.eq(self.score_write),
+            write.addr.eq(self.score_address),
+            write.data.eq(linear),
+            read.en.eq(1),
+            read.addr.eq(self.score_read),
+            difference.a.eq(read.data),
+            difference.b.eq(Cat(self.score_max[:31], ~self.score_max[31])),
+            exp.x.eq(below),
+        ]
+        result = Signal(16, reset_less=True)
+        m.d.sync += [below.eq(difference.out), result.eq(exp.out)]
+        m.d.comb += self.exponential.eq(_delay(m, result, self.config.slr_stages, "exponential_back"))
+
+
+def _delay(m: Module, value, cycles: int, name: str):
+    """A shift register of ``cycles`` stages."""
+    for i in range(cycles):
+        stage = Signal(value.shape(), name=f"{name}_{i}", reset_less=True)
+        m.d.sync += stage.eq(value)
+        value = stage
+    return value

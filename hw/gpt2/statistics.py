@@ -1,0 +1,81 @@
+"""LayerNorm statistics: exact sums of a vector's results and the two scalars that the drain unit applies."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.gpt2.config import CoreConfig
+from hw.numerics.fixed_sum import Fp16FixedSum
+from hw.numerics.norm_scalars import NormScalars
+
+__all__ = ["Statistics"]
+
+
+class Statistics(wiring.Component):
+    """Sums of x and x^2 over the fp16 results of one product, then r = 1/sqrt(var + eps) and r*mean.
+
+    Members
+    -------
+    ``valid``, ``x`` (N fp16), ``mask``, ``first``, ``last``, ``set`` : strips of the vector. One vector at a time.
+    ``width`` (elements), ``eps_term`` : start registers.
+    ``done``, ``done_set`` : strobe, scalars of the set are valid. ``scale_0/1``, ``mean_0/1`` : r and r*mean, fp32.
+
+    Timing: a strip a cycle; from the last strip to ``done`` about 65 cycles.
+    Numerics: ``hw.numerics.norm_scalars``; the sums are exact, so they do not depend on order or on the number of
+        boards.
+    """
+
+    def __init__(self, config: CoreConfig):
+        self.config = config
+        super().__init__(
+            {
+                "valid": In(1),
+                "x": In(16 * config.lanes),
+                "mask": In(config.lanes),
+                "first": In(1),
+                "last": In(1),
+                "set": In(1),
+                "width": In(13),
+                "eps_term": In(80),
+                "done": Out(1),
+                "done_set": Out(1),
+                "scale_0": Out(32),
+                "scale_1": Out(32),
+                "mean_0": Out(32),
+                "mean_1": Out(32),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.sums = sums = Fp16FixedSum(self.config.lanes, squares=True)
+        m.submodules.scalars = scalars = NormScalars()
+        last, chosen = self.valid & self.last, self.set
+        for i in range(sums.latency):
+            last_later, set_later = Signal(name=f"last_{i}"), Signal(name=f"set_{i}")
+            m.d.sync += [last_later.eq(last), set_later.eq(chosen)]
+            last, chosen = last_later, set_later
+        held_set = Signal()
+        m.d.comb += [
+            sums.x.eq(self.x),
+            sums.mask.eq(self.mask),
+            sums.valid.eq(self.valid),
+            sums.first.eq(self.first),
+            scalars.start.eq(last),
+            scalars.sum1.eq(sums.sum1),
+            scalars.sum2.eq(sums.sum2),
+            scalars.nan.eq(sums.nan),
+            scalars.count.eq(self.width),
+            scalars.eps_term.eq(self.eps_term),
+        ]
+        with m.If(last):
+            m.d.sync += held_set.eq(chosen)
+        with m.If(scalars.done):
+            m.d.sync += [
+                Array([self.scale_0, self.scale_1])[held_set].eq(scalars.r),
+                Array([self.mean_0, self.mean_1])[held_set].eq(scalars.rm),
+            ]
+        m.d.sync += [self.done.eq(scalars.done), self.done_set.eq(held_set)]
+        return m

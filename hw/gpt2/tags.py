@@ -1,0 +1,121 @@
+"""The tag that travels with every tile through the core, and the stage numbers at which it is looked at.
+
+The core's pipeline never stalls behind the issue point, so every unit sees a tile a fixed number of cycles after its
+issue; :class:`Stages` names these distances.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from amaranth.lib import data, enum
+
+from hw.gpt2.config import CoreConfig
+from hw.numerics.dot import DotTile
+
+__all__ = ["Destination", "Operation", "Stages", "tag_layout"]
+
+
+class Operation(enum.Enum, shape=2):
+    """What a tag in the pipeline is."""
+
+    NONE = 0
+    PARAM = 1  # a parameter row
+    TILE = 2
+
+
+class Destination(enum.Enum, shape=3):
+    """Where the result of a strip's last tile goes."""
+
+    NONE = 0  # not the last tile
+    STRIP = 1
+    LOGITS = 2
+    SCORE = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """Cycles after issue.
+
+    ``lane``: row, word and patch at the lane's inputs; ``accumulate``: tile sum at the adder; ``drain``: final sum at
+        the
+    drain unit; ``linear``: fp32 result (scores, logits); ``convert``: at the rounding to fp16; ``write``: fp16 strip
+        at the
+    memories. A strip written at ``write`` can be read by a tile issued one cycle later.
+    """
+
+    config: CoreConfig
+
+    @property
+    def lane(self) -> int:
+        """Two registers from the memories, then the crossings to the lanes."""
+        return 2 + self.config.slr_stages
+
+    @property
+    def accumulate(self) -> int:
+        """Patch register, dot tile, register."""
+        return self.lane + 1 + DotTile.latency_of(self.config.tile) + 1
+
+    @property
+    def drain(self) -> int:
+        """The adder's three registers and the one behind it."""
+        return self.accumulate + 4
+
+    @property
+    def linear(self) -> int:
+        """Multiply, prepare c, add: 3 + 1, 3 + 1, 3 + 1 registers."""
+        return self.drain + 12
+
+    @property
+    def report(self) -> int:
+        """fp32 result back from the lanes."""
+        return self.linear + self.config.slr_stages
+
+    @property
+    def exponential(self) -> int:
+        """From the score's address to its probability: read, subtract 3 + 1, exponential 6, register, crossing."""
+        return 1 + 4 + 6 + 1 + self.config.slr_stages
+
+    @property
+    def convert(self) -> int:
+        """GELU's eight registers and one behind it."""
+        return self.linear + 9
+
+    @property
+    def write(self) -> int:
+        """fp16 rounding, a register, and the crossings back."""
+        return self.convert + 2 + self.config.slr_stages
+
+
+def tag_layout(config: CoreConfig) -> data.StructLayout:
+    """Fields of a tag. Widths come from the core's sizes; ``dst`` is a strip address, ``index`` a strip index."""
+    return data.StructLayout(
+        {
+            "operation": Operation,
+            "column_sum": 1,  # PARAM: column sums, else biases
+            "param": range(config.param_depth),  # first strip of a PARAM row, strip of a TILE
+            "first": 1,  # accumulator starts from its initial value
+            "bias": 1,  # ... which is the bias, else +0
+            "acc": range(config.acc_depth),
+            "destination": Destination,
+            "use_norm": 1,
+            "norm_set": 1,
+            "use_residual": 1,
+            "use_gelu": 1,
+            "use_scale": 1,  # multiply by the score scale
+            "use_inverse": 1,  # multiply by 1/sum of the head
+            "head": 7,
+            "dst": range(config.strip_addresses),
+            "index": 16,  # strip within the product
+            "stats": 1,
+            "stats_set": 1,
+            "strip_first": 1,  # first strip of the vector or head
+            "strip_last": 1,  # last one
+            "commit": 2,
+            "layer": 8,
+            "position": 16,
+            "mask": config.lanes,  # lanes whose result counts
+            "bank": range(max(2, config.score_banks)),
+            "prob": range(config.prob_words),  # first probability word of the head
+        }
+    )
