@@ -174,7 +174,12 @@ class Gpt2Control(wiring.Component):
                 for index, name in enumerate(STALL_CAUSES):
                     with m.Case(index):
                         m.d.sync += counters[f"stall_{name}"].eq(counters[f"stall_{name}"] + 1)
-        self._values |= counters
+        first = Signal(64, name="first_token_cycles")
+        with m.If(self._start):
+            m.d.sync += first.eq(0)
+        with m.Elif(self.core.token_write & (first == 0)):
+            m.d.sync += first.eq(counters["cycles"] + 1)
+        self._values |= {**counters, "first_token_cycles": first}
 
     def _constants(self, m: Module) -> None:
         config = self.config

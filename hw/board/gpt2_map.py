@@ -75,6 +75,7 @@ def gpt2_register_map(config: CoreConfig) -> RegisterMap:
         Register("cycles", 0x040, 64, "r", "cycles of the last run, from start to done"),
         Register("tokens_valid", 0x048, 32, "r", "tokens[0 .. tokens_valid) are valid; grows while it runs"),
         Register("tiles", 0x050, 64, "r", "tiles issued in the last run (parameter rows included)"),
+        Register("first_token_cycles", 0x058, 64, "r", "cycles from start to the run's first new token, 0 before it"),
         Register("position", 0x100, 32, "rw", "first position to process"),
         Register("prompt_end", 0x104, 32, "rw", "tokens[0 .. prompt_end) are given; > position"),
         Register("max_new_tokens", 0x108, 32, "rw", "tokens to generate, >= 1"),

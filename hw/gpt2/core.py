@@ -59,6 +59,7 @@ class Gpt2Core(wiring.Component):
     def __init__(self, config: CoreConfig):
         self.config = config
         self._lane = Lane(config)
+        self._lane_name = f"ringfly_lane_{config.name}"
         self._ports = MemoryPorts(config, ADDRESS_BITS)
         members = core_members(config)
         members["m_axi"] = Out(Axi4Signature(ADDRESS_BITS, config.port_bits)).array(config.channels)
@@ -66,7 +67,7 @@ class Gpt2Core(wiring.Component):
 
     def shared_modules(self) -> Mapping[str, wiring.Component]:
         """Components that are elaborated once and instantiated by name."""
-        return {f"ringfly_lane_{self.config.name}": self._lane, **self._ports.shared_modules()}
+        return {self._lane_name: self._lane, **self._ports.shared_modules()}
 
     def elaborate(self, platform):
         m = Module()
@@ -84,10 +85,9 @@ class Gpt2Core(wiring.Component):
             self.config, depth=1 << ceil_log2(2 * logits_room), margin=logits_room
         )
         m.submodules.arbiter = self._arbiter = WriteArbiter(self.config)
-        lane_name = next(iter(self.shared_modules()))
         self._lanes = []
         for n in range(self.config.lanes):
-            lane = Shared(lane_name, Lane(self.config))
+            lane = Shared(self._lane_name, Lane(self.config))
             m.submodules[f"lane_{n}"] = lane
             self._lanes.append(lane)
 

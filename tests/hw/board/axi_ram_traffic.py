@@ -1,0 +1,139 @@
+"""cocotb: MemoryPorts of a 16x4 core against cocotbext-axi's AxiRam; started by test_memory_ports_axi_ram.py."""
+
+import itertools
+import random
+
+import cocotb
+from cocotb.clock import Clock
+from cocotb.triggers import ReadOnly, RisingEdge
+from cocotbext.axi import AxiBus, AxiRam
+
+CHANNELS, BYTES, ROWS, FIFO_WORDS = 4, 32, 512, 512
+
+
+def pauses(rng, share):
+    return (rng.random() < share for _ in itertools.count())
+
+
+async def setup(dut, rng, pause):
+    cocotb.start_soon(Clock(dut.clk, 4, unit="ns").start())
+    for name in ("read_valid", "row_pop", "write_valid"):
+        getattr(dut, name).value = 0
+    rams = []
+    for c in range(CHANNELS):
+        getattr(dut, f"base_{c}").value = 0x2000 * c
+        ram = AxiRam(AxiBus.from_prefix(dut, f"ports_{c}"), dut.clk, dut.rst, size=2**16)
+        ram.write(0x2000 * c, rng.randbytes(ROWS * BYTES))
+        if pause:
+            read, write = ram.read_if, ram.write_if
+            for channel in (read.ar_channel, read.r_channel, write.aw_channel, write.w_channel, write.b_channel):
+                channel.set_pause_generator(pauses(rng, pause))
+        rams.append(ram)
+    dut.rst.value = 1
+    for _ in range(5):
+        await RisingEdge(dut.clk)
+    dut.rst.value = 0
+    await RisingEdge(dut.clk)
+    return rams
+
+
+def row_of(rams, row):
+    return b"".join(ram.read(0x2000 * c + row * BYTES, BYTES) for c, ram in enumerate(rams))
+
+
+async def taken(dut, ready):
+    """Wait for the edge at which a valid that was just set is taken."""
+    while True:
+        await ReadOnly()
+        go = int(ready.value)
+        await RisingEdge(dut.clk)
+        if go:
+            return
+
+
+async def issue_reads(dut, commands, credit):
+    for row, beats in commands:
+        while credit[0] < beats:
+            await RisingEdge(dut.clk)
+        credit[0] -= beats
+        dut.read_valid.value, dut.read_row.value, dut.read_beats.value = 1, row, beats
+        await taken(dut, dut.read_ready)
+        dut.read_valid.value = 0
+
+
+async def take_rows(dut, count, credit, rng, pause):
+    rows = []
+    while len(rows) < count:
+        pop = rng.random() >= pause
+        dut.row_pop.value = 0
+        await ReadOnly()
+        valid, data = int(dut.row_valid.value), dut.row_data.value
+        await RisingEdge(dut.clk)
+        if valid and pop:
+            rows.append(data.to_unsigned().to_bytes(CHANNELS * BYTES, "little"))
+            credit[0] += 1
+            dut.row_pop.value = 1
+            await RisingEdge(dut.clk)
+    dut.row_pop.value = 0
+    return rows
+
+
+async def idle(dut, signal):
+    while int(signal.value):
+        await RisingEdge(dut.clk)
+
+
+async def read_traffic(dut, memory_pause, pop_pause, spoil=False):
+    rng = random.Random(101)
+    rams = await setup(dut, rng, memory_pause)
+    commands = []
+    for _ in range(30):
+        row = rng.randrange(ROWS)
+        commands.append((row, rng.randint(1, 16 - row % 16)))
+    want = [row_of(rams, row + i) for row, beats in commands for i in range(beats)]
+    if spoil:
+        at = 0x2000 + commands[15][0] * BYTES
+        rams[1].write(at, bytes([rams[1].read(at, 1)[0] ^ 1]))
+    credit = [FIFO_WORDS]
+    cocotb.start_soon(issue_reads(dut, commands, credit))
+    assert await take_rows(dut, len(want), credit, rng, pop_pause) == want
+    await idle(dut, dut.reads_outstanding)
+    assert not int(dut.read_error.value)
+
+
+@cocotb.test(timeout_time=400, timeout_unit="us")
+@cocotb.parametrize(memory_pause=[0.0, 0.3], pop_pause=[0.0, 0.5])
+async def reads(dut, memory_pause, pop_pause):
+    await read_traffic(dut, memory_pause, pop_pause)
+
+
+@cocotb.test(timeout_time=400, timeout_unit="us", expect_fail=True)
+async def twin_with_one_bit_of_memory_flipped(dut):
+    await read_traffic(dut, 0.0, 0.0, spoil=True)
+
+
+@cocotb.test(timeout_time=400, timeout_unit="us")
+@cocotb.parametrize(memory_pause=[0.0, 0.3])
+async def writes_then_reads(dut, memory_pause):
+    rng = random.Random(102)
+    rams = await setup(dut, rng, memory_pause)
+    want = [bytearray(row_of(rams, row)) for row in range(16)]
+    for _ in range(80):
+        row, channels = rng.randrange(16), rng.getrandbits(CHANNELS)
+        data, strobe = rng.randbytes(CHANNELS * BYTES), rng.getrandbits(CHANNELS * BYTES)
+        dut.write_valid.value, dut.write_row.value, dut.write_channels.value = 1, row, channels
+        dut.write_data.value, dut.write_strobe.value = int.from_bytes(data, "little"), strobe
+        await taken(dut, dut.write_ready)
+        dut.write_valid.value = 0
+        for i in range(CHANNELS * BYTES):
+            if channels >> i // BYTES & 1 and strobe >> i & 1:
+                want[row][i] = data[i]
+        if rng.random() < 0.3:
+            await RisingEdge(dut.clk)
+    await RisingEdge(dut.clk)
+    await idle(dut, dut.writes_outstanding)
+    credit = [FIFO_WORDS]
+    cocotb.start_soon(issue_reads(dut, [(0, 16)], credit))
+    assert await take_rows(dut, 16, credit, rng, 0.0) == [bytes(row) for row in want]
+    assert [row_of(rams, row) for row in range(16)] == [bytes(row) for row in want]
+    assert not int(dut.write_error.value)

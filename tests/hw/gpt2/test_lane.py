@@ -1,0 +1,171 @@
+"""One lane against the golden models: products, parameters, LayerNorm, residual, GELU, key and value patches, exponentials."""
+
+import numpy as np
+import pytest
+from sim.rtl.unit import VerilatedUnit
+
+from hw.gpt2.config import core_config
+from hw.gpt2.lane import Lane
+from hw.gpt2.tags import Stages
+from hw.numerics.convert import fp16_to_fp32, fp32_to_fp16
+from hw.numerics.dot import dot_tile
+from hw.numerics.exponential import exp_negative
+from hw.numerics.fp32_add import fp32_add
+from hw.numerics.fp32_mul import fp32_mul
+from hw.numerics.gelu import gelu
+
+CONFIG = core_config("16x4")
+T, STAGES = CONFIG.tile, Stages(CONFIG)
+GROUP, WORDS, SEED = 4, 3, 21
+ONE = np.float32(1).view(np.uint32)
+AT = {  # cycles after the lane stage
+    "accumulate": STAGES.accumulate - STAGES.lane,
+    "drain": STAGES.drain - STAGES.lane,
+    "linear": STAGES.linear - STAGES.lane,
+    "convert": STAGES.convert - STAGES.lane,
+    "write": STAGES.write - STAGES.lane,
+}
+NEGATIVE = 1 << 31
+SIGNATURE = Lane(CONFIG).signature
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return VerilatedUnit(Lane(CONFIG))
+
+
+class Drive:
+    """Input arrays of a run: ``put(name, cycle, value)``."""
+
+    def __init__(self, cycles):
+        self.arrays = {}
+        for name, member in SIGNATURE.members.items():
+            if member.flow.name == "In":
+                width = member.shape if isinstance(member.shape, int) else 32
+                wide = width > 64
+                self.arrays[name] = np.zeros((cycles, width // 16), np.uint16) if wide else np.zeros(cycles, np.uint64)
+
+    def put(self, name, cycle, value):
+        self.arrays[name][cycle] = value
+
+
+def halves(rng, *shape):
+    return rng.normal(size=shape).astype(np.float16).view(np.uint16)
+
+
+def floats(rng, *shape):
+    return rng.normal(size=shape).astype(np.float32).view(np.uint32)
+
+
+def product(unit, path, guard_bits=CONFIG.guard_bits, patch=None, seed=SEED):
+    """Run GROUP strips of WORDS words through the lane; returns (linear, half) of hardware and golden model."""
+    rng = np.random.default_rng(seed)
+    drive = Drive(200)
+    rows, words = halves(rng, WORDS, GROUP, T), halves(rng, WORDS, T)
+    mask = rng.random((WORDS, T)) < 0.9
+    bias, column_sum = floats(rng, T // 2), floats(rng, T // 2)
+    scale, mean = (floats(rng)[()], floats(rng)[()]) if path == "norm" else (ONE, 0)
+    old = halves(rng, GROUP)
+    key, value = halves(rng, T), halves(rng)[()]
+    if path == "residual":  # put the old strips in place by products of one word, one element
+        for s in range(GROUP):
+            weight = np.zeros(T, np.uint16)
+            weight[0] = old[s]
+            one = np.full(T, 0x3C00, np.uint16)
+            tile(drive, s, s, weight, one, np.arange(T) == 0, first=True, last=True, scale=ONE)
+            drive.put("residual_write", s + AT["write"], 1)
+            drive.put("residual_address", s + AT["write"], 5 + s)
+    start = 60
+    if path in ("norm", "bias"):
+        for which, values in enumerate((bias, column_sum)[: 2 if path == "norm" else 1]):
+            drive.put("row", start - 2 + which, values.view(np.uint16))
+            drive.put("param_take", start - 2 + which, 1)
+            drive.put("param_column_sum", start - 2 + which, which)
+            drive.put("param", start - 2 + which, 8)
+    linear, half = [], []
+    totals = [0] * GROUP
+    for w in range(WORDS):
+        for s in range(GROUP):
+            cycle = start + w * GROUP + s
+            row = rows[w, s].copy()
+            tile(
+                drive, cycle, s, row, words[w], mask[w],
+                first=w == 0, last=w == WORDS - 1, scale=scale, mean=mean, path=path, param=8 + s,
+            )  # fmt: skip
+            if patch == "key" and w == 1:
+                drive.put("patch_key", cycle, 1)
+                drive.put("key", cycle, key)
+                row = key
+            if patch == "value" and w == 1:
+                drive.put("patch_value", cycle, 1 << 6)
+                drive.put("value", cycle, value)
+                row[6] = value
+            begin = (bias[s] if path == "bias" else 0) if w == 0 else totals[s]
+            totals[s] = int(fp32_add(begin, dot_tile(words[w], row, mask[w], guard_bits)))
+    for s in range(GROUP):
+        addend = 0
+        if path == "norm":
+            addend = int(fp32_add(bias[s], int(fp32_mul(mean, column_sum[s])) ^ NEGATIVE))
+        if path == "residual":
+            addend = int(fp16_to_fp32(old[s]))
+        y = int(fp32_add(int(fp32_mul(totals[s], scale)), addend))
+        linear.append(y)
+        half.append(int(fp32_to_fp16(int(gelu(y)) if path == "gelu" else y)))
+    out = unit.run(drive.arrays)
+    last = start + (WORDS - 1) * GROUP + np.arange(GROUP)
+    return (out["linear"][last + AT["linear"]].tolist(), out["half"][last + AT["write"]].tolist()), (linear, half)
+
+
+def tile(drive, cycle, acc, row, word, mask, *, first, last, scale, mean=0, path="plain", param=0):
+    drive.put("row", cycle, row)
+    drive.put("word", cycle, word)
+    drive.put("mask", cycle, sum(1 << i for i in range(T) if mask[i]))
+    drive.put("param", cycle, param)
+    drive.put("acc_valid", cycle + AT["accumulate"], 1)
+    drive.put("acc_first", cycle + AT["accumulate"], first)
+    drive.put("acc_bias", cycle + AT["accumulate"], path == "bias")
+    drive.put("acc", cycle + AT["accumulate"], acc)
+    if last:
+        drive.put("scale", cycle + AT["drain"], scale)
+        drive.put("norm_mean", cycle + AT["drain"], mean)
+        drive.put("residual_read", cycle + AT["drain"] + 7, 5 + acc)
+        drive.put("add_norm", cycle + AT["drain"] + 8, path == "norm")
+        drive.put("add_residual", cycle + AT["drain"] + 8, path == "residual")
+        drive.put("use_gelu", cycle + AT["convert"], path == "gelu")
+
+
+@pytest.mark.parametrize("path", ["plain", "bias", "norm", "residual", "gelu"])
+def test_paths(unit, path):
+    for seed in range(SEED, SEED + 20):
+        got, want = product(unit, path, seed=seed)
+        assert got == want, f"seed {seed}"
+
+
+@pytest.mark.parametrize("patch", ["key", "value"])
+def test_patches(unit, patch):
+    got, want = product(unit, "plain", patch=patch)
+    assert got == want
+
+
+def test_fewer_guard_bits_differ(unit):
+    results = [product(unit, "plain", guard_bits=CONFIG.guard_bits - 1, seed=seed) for seed in range(20)]
+    assert any(got != want for got, want in results)
+
+
+def test_exponentials(unit):
+    rng = np.random.default_rng(SEED)
+    drive = Drive(160)
+    for s in range(GROUP):  # scores come from products, like everything that is stored
+        row, word = halves(rng, T), halves(rng, T)
+        tile(drive, s, s, row, word, np.ones(T, bool), first=True, last=True, scale=ONE)
+        drive.put("score_write", s + AT["linear"], 1)
+        drive.put("score_address", s + AT["linear"], 3 + s)
+    maximum = np.float32(9.5).view(np.uint32)
+    for s in range(GROUP):
+        drive.put("score_read", 100 + s, 3 + s)
+        drive.put("score_max", 101 + s, maximum)
+    out = unit.run(drive.arrays)
+    scores = out["linear"][np.arange(GROUP) + AT["linear"]]
+    want = [int(exp_negative(int(fp32_add(int(score), int(maximum) ^ NEGATIVE)))) for score in scores]
+    assert out["exponential"][100 + np.arange(GROUP) + STAGES.exponential].tolist() == want
+    assert len(set(want)) > 1
