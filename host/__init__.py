@@ -1,0 +1,1 @@
+"""Host side of Ringfly: compiler, driver, generation and the command ``ringfly``."""

@@ -1,0 +1,80 @@
+"""The GPT-2 kernel's registers by the names of its map, over PYNQ's MMIO."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from host.driver.kernel_identity import check_kernel
+from host.driver.pynq_import import pynq
+from host.driver.state_words import STATE_REGISTERS, state_words
+from host.driver.xclbin_info import read_xclbin
+from host.errors import BadInput
+from hw.board.gpt2_map import STALL_CAUSES, gpt2_register_map
+
+__all__ = ["KernelRegisters"]
+
+
+class KernelRegisters(pynq.DefaultIP):
+    """Register access, status and counters of one kernel.
+
+    PYNQ's own ``register_map`` works beside it, up to 64 bits a register.
+
+    Attributes
+    ----------
+    core : CoreConfig
+        The core that the loaded xclbin describes.
+    map : RegisterMap
+        Its registers and windows.
+
+    Raises VersionMismatch on creation if the kernel is not the one of its xclbin.
+    """
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        super().__init__(description)
+        info = read_xclbin(pathlib.Path(self.device.bitfile_name))
+        self.core = info.core
+        self.map = gpt2_register_map(self.core)
+        check_kernel(info, self.get)
+
+    def get(self, name: str) -> int:
+        """Value of a register of any width, low word read first."""
+        register = self.map[name]
+        words = [self.mmio.read(register.offset + 4 * word) for word in range(register.bits // 32)]
+        return sum(word << 32 * index for index, word in enumerate(words))
+
+    def set(self, name: str, value: int) -> None:
+        """Write a register of any width, low word first. Raises BadInput if the value does not fit."""
+        register = self.map[name]
+        if not 0 <= value < 1 << register.bits:
+            raise BadInput(f"register {name} has {register.bits} bits, got {value!r}", value=value)
+        self.mmio.write(register.offset, int(value).to_bytes(register.bits // 8, "little"))
+
+    def running(self) -> bool:
+        """A run is under way (on a simulated board asking lets it work a little)."""
+        return self.get("done_count") != self.get("start_count")
+
+    def cancel(self) -> None:
+        """Ask the kernel to end the run (``wait`` then gives reason ``cancelled``); nothing happens without one."""
+        self.set("cancel", 1)
+
+    def ring(self, first: int, end: int) -> list[int]:
+        """Entries ``first`` to ``end`` - 1 of the token ring."""
+        window = self.map.window("tokens")
+        return [self.mmio.read(window.offset + window.stride * place) for place in range(first, end)]
+
+    def tokens(self) -> list[int]:
+        """All valid tokens of the ring, prompt included; may be called during a run."""
+        return self.ring(0, self.get("tokens_valid"))
+
+    def counters(self) -> dict[str, int]:
+        """``cycles``, ``tiles`` and ``stall_*`` of the last run from the kernel's registers, in cycles."""
+        return {name: self.get(name) for name in ("cycles", "tiles", *(f"stall_{cause}" for cause in STALL_CAUSES))}
+
+    def state_dump(self) -> dict[str, int]:
+        """The state registers by name."""
+        return {name: self.get(name) for name in STATE_REGISTERS}
+
+    def state_text(self) -> str:
+        """The state dump in words: where the kernel is and what it waits for."""
+        return state_words(self.state_dump())

@@ -1,0 +1,165 @@
+"""One run of the kernel: what is asked for, checked before any register is written, and what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from host.errors import BadInput
+from hw.board.gpt2_map import Flags
+
+__all__ = ["RUN_REGISTERS", "FinishReason", "RunRequest", "RunResult"]
+
+MAX_STOP_IDS = 4
+RUN_REGISTERS = (
+    "position",
+    "prompt_end",
+    "max_new_tokens",
+    "flags",
+    "stop_count",
+    *(f"stop_{i}" for i in range(MAX_STOP_IDS)),
+)
+
+FinishReason = Literal["length", "stop", "context", "cancelled"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What a run produced.
+
+    Parameters
+    ----------
+    tokens : tuple of int
+        New tokens, in order, the stop token included.
+    reason : str
+        ``length`` (as many as asked for), ``stop`` (a stop id came), ``context`` (the cache is full), ``cancelled``.
+    cycles : int
+        Core cycles from start to done (0 from a model without cycles).
+    """
+
+    tokens: tuple[int, ...]
+    reason: FinishReason
+    cycles: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRequest:
+    """Registers of one run; make it with :meth:`checked`."""
+
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    stop_ids: tuple[int, ...]
+    write_logits: bool
+    position: int
+
+    @classmethod
+    def checked(
+        cls,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+        write_logits: bool,
+        position: int | None,
+        limits: Mapping[str, int],
+        cached_ids: Sequence[int],
+    ) -> RunRequest:
+        """Check a request against a program.
+
+        Parameters
+        ----------
+        prompt_ids : all tokens from position 0 on, those in the cache included.
+        max_new_tokens : tokens to generate, at least 1.
+        stop_ids : at most 4 token ids that end the run.
+        write_logits : also write each decode step's logits to memory.
+        position : first position to process, None for 0; the positions before it must be in the cache.
+        limits : the program's registers, of which ``context_limit`` and ``vocab`` are used.
+        cached_ids : tokens whose keys and values the cache holds.
+
+        Raises BadInput, with what was got and what is allowed.
+        """
+        prompt = _ids("prompt", prompt_ids, limits["vocab"])
+        stops = _ids("stop", stop_ids, limits["vocab"])
+        context = limits["context_limit"]
+        if not prompt:
+            raise BadInput("the prompt is empty", kind="empty_prompt", value=0, expected="at least one token")
+        if len(prompt) > context:
+            raise BadInput(
+                f"the prompt has {len(prompt)} tokens, the cache of this program holds {context}",
+                kind="prompt_too_long",
+                value=len(prompt),
+                expected=context,
+                hint="Shorten the prompt, or compile with a longer context.",
+            )
+        if not isinstance(max_new_tokens, int) or not 1 <= max_new_tokens < 1 << 32:
+            raise BadInput(
+                f"max_new_tokens must be a number from 1, got {max_new_tokens!r}", value=max_new_tokens, expected=">= 1"
+            )
+        if len(stops) > MAX_STOP_IDS:
+            raise BadInput(
+                f"{len(stops)} stop ids, the kernel compares {MAX_STOP_IDS}", value=len(stops), expected=MAX_STOP_IDS
+            )
+        first = 0 if position is None else operator.index(position)
+        if not 0 <= first < len(prompt):
+            raise BadInput(
+                f"position must lie in the prompt of {len(prompt)} tokens, got {first}",
+                value=first,
+                expected=f"0 to {len(prompt) - 1}",
+            )
+        if first > len(cached_ids) or prompt[:first] != tuple(cached_ids[:first]):
+            pairs = enumerate(zip(prompt, cached_ids, strict=False))
+            same = next((place for place, (asked, held) in pairs if asked != held), len(cached_ids))
+            raise BadInput(
+                f"position {first} needs the keys and values of the first {first} prompt tokens; "
+                f"the cache holds those of {min(same, len(prompt))}",
+                kind="not_cached",
+                value=first,
+                expected=min(same, len(prompt) - 1),
+                hint="Start from a smaller position.",
+            )
+        return cls(prompt, max_new_tokens, stops, bool(write_logits), first)
+
+    @classmethod
+    def of_registers(cls, registers: Mapping[str, int], tokens: Sequence[int]) -> RunRequest:
+        """The request that stands in the kernel's registers, for a run that user code started by itself."""
+        return cls(
+            tuple(tokens),
+            registers["max_new_tokens"],
+            tuple(registers[f"stop_{i}"] for i in range(registers["stop_count"])),
+            bool(registers["flags"] & Flags.WRITE_LOGITS),
+            registers["position"],
+        )
+
+    def registers(self) -> dict[str, int]:
+        """Values of the run's registers by name."""
+        return {
+            "position": self.position,
+            "prompt_end": len(self.prompt_ids),
+            "max_new_tokens": self.max_new_tokens,
+            "flags": int(Flags.WRITE_LOGITS) if self.write_logits else 0,
+            "stop_count": len(self.stop_ids),
+            **{f"stop_{i}": token for i, token in enumerate(self.stop_ids)},
+        }
+
+    def reason(self, tokens: Sequence[int]) -> FinishReason:
+        """Why a run without error ended with these new tokens."""
+        if tokens and tokens[-1] in self.stop_ids:
+            return "stop"
+        return "length" if len(tokens) >= self.max_new_tokens else "context"
+
+
+def _ids(what: str, ids: Sequence[int], vocab: int) -> tuple[int, ...]:
+    try:
+        plain = tuple(operator.index(token) for token in ids)
+    except TypeError:
+        raise BadInput(f"{what} ids must be whole numbers, got {ids!r}", value=repr(ids)) from None
+    for place, token in enumerate(plain):
+        if not 0 <= token < vocab:
+            raise BadInput(
+                f"{what} id {token} (number {place}) is not in the vocabulary of {vocab}",
+                value=token,
+                expected=f"0 to {vocab - 1}",
+                hint="Use the tokenizer that belongs to the model.",
+            )
+    return plain
