@@ -104,9 +104,12 @@ def _instances(fragment: Fragment, path: tuple[str, ...]) -> Iterator[tuple[tupl
 
 
 def _source(location: tuple[str, int]) -> str:
-    """``file:line`` with the file relative to the repository, or its name alone outside it."""
+    """``file:line``: the file from the repository's root or from the installed package on, else its name alone."""
     path = pathlib.Path(location[0])
-    try:
-        return f"{path.resolve().relative_to(_ROOT)}:{location[1]}"
-    except ValueError:
-        return f"{path.name}:{location[1]}"
+    if "site-packages" in path.parts:
+        path = pathlib.Path(*path.parts[len(path.parts) - path.parts[::-1].index("site-packages") :])
+    elif path.is_relative_to(_ROOT):
+        path = path.relative_to(_ROOT)
+    else:
+        path = pathlib.Path(path.name)
+    return f"{path.as_posix()}:{location[1]}"

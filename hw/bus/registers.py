@@ -63,7 +63,8 @@ class RegisterMap:
     def __post_init__(self) -> None:
         names: set[str] = set()
         spans: list[tuple[int, int, str]] = []
-        for item in (*self.registers, *self.windows):
+        items: list[Register | Window] = [*self.registers, *self.windows]
+        for item in items:
             if item.name in names:
                 raise RegisterMapError(f"{self.name}: two entries named {item.name!r}")
             names.add(item.name)

@@ -244,11 +244,12 @@ class Gpt2Core(wiring.Component):
         asked = Signal(source_layout(cfg))
         m.d.sync += asked.eq(source)
         word = Signal(tile_bits, reset_less=True)
+        activation, probability = read(activations, source.word), read(probabilities, source.word)
         with m.Switch(asked.kind):
             with m.Case(Source["activation"]):
-                m.d.sync += word.eq(read(activations, source.word))
+                m.d.sync += word.eq(activation)
             with m.Case(Source["probability"]):
-                m.d.sync += word.eq(read(probabilities, source.word))
+                m.d.sync += word.eq(probability)
             with m.Default():
                 m.d.sync += word.eq(Const(FP16_ONE, 16).replicate(cfg.tile))
         mask, key = Signal(cfg.tile, reset_less=True), Signal(tile_bits, reset_less=True)

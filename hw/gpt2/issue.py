@@ -311,7 +311,7 @@ class Issue(wiring.Component):
             "params": self._is_param & self._param_clash,
             "accumulator": tile & ~self._acc_start & self._acc_clash,
             "score_bank": is_sc & at_head_start & h.score_bank,
-            "softmax": is_av & h.softmax.bit_select(self.tag.head, 1),
+            "softmax": (is_av | (is_sc & at_head_start)) & h.softmax.bit_select(self.tag.head, 1),
             "norm": tile & self._acc_end & self.tag.use_norm & h.norm.bit_select(code.norm, 1),
             "operand": tile & (is_sc | (code.op == Op.MM)) & (h.operand & self._needed).any(),
             "new_kv": (is_sc | is_av) & self._newest & (h.new_kv & self._new_needed).any(),
