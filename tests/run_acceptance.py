@@ -1,7 +1,9 @@
 """Run the commands of docs/acceptance/NN.md and print held or missed with the figure of each line.
 
-The page holds one table: ``| line | command | seconds | measured |``. A command's figure is its last line that starts with
-``figure:``, else its last line of output. A line is held when its command ends with 0 within three times the stated seconds.
+The page holds one table: ``| line | command | seconds | measured |``. A command's figure is its last line that starts
+    with
+``figure:``, else its last line of output. A line is held when its command ends with 0 within three times the stated
+    seconds.
 """
 
 from __future__ import annotations

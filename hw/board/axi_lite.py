@@ -28,8 +28,9 @@ class AxiLiteSlave(wiring.Component):
     ``write`` : strobe with ``write_addr`` and ``write_data``; ``write_error`` is sampled in that cycle.
     ``read`` : strobe with ``read_addr`` (which stays); ``read_data`` and ``read_error`` are sampled one cycle later.
 
-    Timing: a write takes three cycles from the later of address and data to the response, a read three; reads and writes
-    are independent. Valid never waits for ready; ready depends on registers alone. Reset drops transfers under way.
+    Timing: a write takes three cycles from the later of address and data to the response, a read three; reads and
+    writes are independent. Valid never waits for ready; ready depends on registers alone. Reset drops transfers under
+    way.
     """
 
     def __init__(self, addr_width: int):

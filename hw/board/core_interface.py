@@ -34,9 +34,9 @@ _ROW_BITS = 28
 def run_config_layout(config: CoreConfig) -> data.StructLayout:
     """The registers that a run takes its parameters from: a field for each ``rw`` register of the map.
 
-    A field is as wide as the core's use of it: rows and row strides 28 bits, memory bases 34, token ids and fp32 words 32.
-    Higher bits of the register are not stored and read as zero, but for position, prompt_end, max_new_tokens and
-    context_limit, which are checked in full at start.
+    A field is as wide as the core's use of it: rows and row strides 28 bits, memory bases 34, token ids and fp32
+    words 32. Higher bits of the register are not stored and read as zero, but for position, prompt_end,
+    max_new_tokens and context_limit, which are checked in full at start.
     """
     fields: dict[str, int] = {}
     for register in gpt2_register_map(config):
@@ -59,11 +59,15 @@ def core_members(config: CoreConfig) -> dict[str, Member]:
     -------
     ``run`` : 1 while the kernel is in state RUN. When it falls the core takes no further step and empties itself.
     ``cfg`` : the run registers, constant while ``run`` is 1 and until ``drained``.
-    ``instr_addr``/``instr_data``, ``desc_addr``/``desc_data`` : instruction and access memory; data one cycle after the address.
-    ``token_addr_core``/``token_data_core``, ``token_addr_reader``/``token_data_reader`` : token memory, two readers, likewise.
-    ``tokens_valid`` : tokens[0 .. tokens_valid) are valid; follows ``token_write`` by one cycle, when the token can be read.
+    ``instr_addr``/``instr_data``, ``desc_addr``/``desc_data`` : instruction and access memory; data one cycle after
+        the address.
+    ``token_addr_core``/``token_data_core``, ``token_addr_reader``/``token_data_reader`` : token memory, two readers,
+        likewise.
+    ``tokens_valid`` : tokens[0 .. tokens_valid) are valid; follows ``token_write`` by one cycle, when the token can
+        be read.
     ``token_write``, ``token_write_addr``, ``token_write_data`` : append a token.
-    ``finish`` : pulse, the run ended as the program wants. ``fail`` : pulse with ``fail_code`` (ErrorCode) and ``fail_info``.
+    ``finish`` : pulse, the run ended as the program wants. ``fail`` : pulse with ``fail_code`` (ErrorCode) and
+        ``fail_info``.
     ``drained`` : no read or write is outstanding and all pipelines are empty; looked at only while ``run`` is 0.
     ``tile`` : a tile or parameter row was issued in this cycle; ``stall`` : else why not, an index into STALL_CAUSES.
     ``dump_*`` : state for people, as in the register map.

@@ -37,8 +37,10 @@ class Export:
     def names_json(self) -> str:
         """The name map as JSON.
 
-        ``modules``: for the top and for each shared module, signal by signal, ``path`` (Amaranth hierarchy and signal name),
-        ``verilog`` (path in the Verilog), ``bits``, ``source`` (file and line that made the signal). ``instances``: path in the top to
+        ``modules``: for the top and for each shared module, signal by signal, ``path`` (Amaranth hierarchy and signal
+            name),
+        ``verilog`` (path in the Verilog), ``bits``, ``source`` (file and line that made the signal). ``instances``:
+            path in the top to
         the name of the shared module that stands there.
         """
         return json.dumps(self.name_map, indent=1) + "\n"
@@ -56,8 +58,8 @@ def export_verilog(top: wiring.Component, shared: Mapping[str, wiring.Component]
     name : str
         Name of the top module.
 
-    The text depends on the design alone: no file names, dates or addresses. Raises ValueError if an instance of a shared module has
-    no pattern in ``shared`` or a pattern is not used.
+    The text depends on the design alone: no file names, dates or addresses. Raises ValueError if an instance of a
+    shared module has no pattern in ``shared`` or a pattern is not used.
     """
     texts, modules = [], {}
     instances: dict[str, str] = {}

@@ -19,7 +19,7 @@ __all__ = ["Core", "U280Top"]
 
 
 class Core(Protocol):
-    """A core as the kernel sees it: the members of ``core_members``, ``m_axi`` (array of Axi4Signature), and its shared modules."""
+    """A core as the kernel sees it: members of ``core_members``, ``m_axi`` (array of Axi4Signature), shared modules."""
 
     def shared_modules(self) -> Mapping[str, wiring.Component]:
         """Module name to pattern of every ``Shared`` inside."""
@@ -38,14 +38,15 @@ class U280Top(wiring.Component):
     -------
     ``ap_clk``, ``ap_rst_n`` : clock; reset, active low, sampled by the clock.
     ``s_axi_control`` : registers (``hw.board.gpt2_map``). ``m_axi`` : the memory ports.
-    ``probe_state``, ``probe_tile`` : RunState, and whether a tile is issued in this cycle; for simulators, left open on a card.
+    ``probe_state``, ``probe_tile`` : RunState, and whether a tile is issued in this cycle; for simulators, left open
+        on a card.
 
     Attributes
     ----------
     shared : mapping from module name to component, for ``hw.board.export``.
 
-    Timing: the core is held in reset by ``ap_rst_n`` and for some cycles at the end of each run; the reset is a reset of its
-    clock domain, so that it also reaches modules that are instances.
+    Timing: the core is held in reset by ``ap_rst_n`` and for some cycles at the end of each run; the reset is a reset
+    of its clock domain, so that it also reaches modules that are instances.
     """
 
     def __init__(self, config: CoreConfig, core: Callable[[CoreConfig], Core] | None = None):

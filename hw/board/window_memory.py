@@ -25,8 +25,8 @@ class WindowMemory(wiring.Component):
     Members
     -------
     ``write`` : strobe; part ``write_part`` (lowest first) of word ``write_index`` becomes ``write_data``.
-    ``read_addr[i]``, ``read_data[i]`` : reader i; the word one cycle after its address. A word that is written in the cycle of its
-        address is read as it was before.
+    ``read_addr[i]``, ``read_data[i]`` : reader i; the word one cycle after its address. A word that is written in the
+        cycle of its address is read as it was before.
 
     Timing: each port one access a cycle. Contents are not reset; they start as zero.
     """

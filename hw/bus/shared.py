@@ -61,7 +61,9 @@ class Shared(wiring.Component):
         mine, inner = flat_ports(self), flat_ports(self.component)
         if isinstance(platform, ByName):
             self.component._MustUse__silence = True  # elaborated by the export, or an equal one is
-            ports = {("i_" if is_input else "o_") + name: value for name, (value, is_input) in mine.items() if len(value)}
+            ports = {
+                ("i_" if is_input else "o_") + name: value for name, (value, is_input) in mine.items() if len(value)
+            }
             return Instance(self.module_name, i_clk=ClockSignal(), i_rst=ResetSignal(), **ports)
         m = Module()
         m.submodules.shared = self.component

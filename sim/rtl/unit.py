@@ -7,7 +7,9 @@ one shared library that ctypes calls. It stays in the build cache, so a second r
 from __future__ import annotations
 
 import ctypes
+import pathlib
 import re
+import subprocess
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,11 +17,14 @@ from amaranth.back import verilog
 from amaranth.hdl import Shape
 from amaranth.lib import wiring
 
-from sim.rtl.verilator import build_library
+from sim.rtl.build_cache import cached_folder
+from sim.rtl.toolchain import Toolchain, find_toolchain
+from sim.rtl.verilator import VERILATE_FLAGS, BuildError
 
 __all__ = ["VerilatedUnit"]
 
-_COMPILE_FLAGS = ("-std=c++20", "-O1", "-fPIC")  # most time goes into compiling, not into running
+# units are small and their tests short: most time goes into compiling, not into running
+_COMPILE_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TRACE=0")
 
 _HARNESS = """
 #include "Vunit.h"
@@ -65,7 +70,7 @@ class VerilatedUnit:
     component : wiring.Component
         Its members must be plain ports (no nested interfaces, dimensions 0), its only clock domain `sync`.
 
-    Raises what `sim.rtl.verilator.build_library` raises.
+    Raises ToolMissingError or BuildError (`sim.rtl`) if a tool is missing or fails.
     """
 
     def __init__(self, component: wiring.Component):
@@ -77,14 +82,7 @@ class VerilatedUnit:
             ports = self.inputs if member.flow == wiring.In else self.outputs
             ports[name] = Shape.cast(member.shape).width
         text = verilog.convert(component, name="unit", emit_src=False, strip_internal_attrs=True)
-        library = build_library(
-            f"unit-{type(component).__name__}",
-            verilog=text,
-            top="unit",
-            sources={"harness.cpp": self._harness(text)},
-            prefix="Vunit",
-            compile_flags=_COMPILE_FLAGS,
-        )
+        library = _library(f"unit-{type(component).__name__}", text, self._harness(text))
         self._library = ctypes.CDLL(str(library))
         self._library.unit_open.restype = ctypes.c_void_p
         self._library.unit_close.argtypes = [ctypes.c_void_p]
@@ -185,3 +183,34 @@ def _words(name: str, rows: np.ndarray, width: int) -> np.ndarray:
     used = min(row_bytes.shape[1], 4 * words)
     padded[:, :used] = row_bytes[:, :used]
     return padded.view(np.uint32)
+
+
+def _library(name: str, text: str, harness: str) -> pathlib.Path:
+    """Compile Verilog and harness to a shared library, or find it in the cache."""
+    tools = find_toolchain()
+    versions = [tools.verilator_version, tools.cxx_version, *_COMPILE_FLAGS]
+    include = tools.root / "include"
+    compiler = [str(tools.cxx), *_COMPILE_FLAGS, f"-I{include}", f"-I{include}/vltstd", "-I."]
+
+    def build_runtime(folder: pathlib.Path) -> None:
+        for source in ("verilated.cpp", "verilated_threads.cpp"):
+            _run([*compiler, "-c", str(include / source)], folder, tools)
+
+    def build_unit(folder: pathlib.Path) -> None:
+        (folder / "unit.v").write_text(text)
+        verilate = [str(tools.verilator), "--cc", *VERILATE_FLAGS, "--prefix", "Vunit", "--top-module", "unit"]
+        _run([*verilate, "-Mdir", ".", "unit.v"], folder, tools)
+        # one translation unit: reading Verilator's headers takes longer than compiling a unit
+        includes = "".join(f'#include "{path.name}"\n' for path in sorted(folder.glob("*.cpp")))
+        (folder / "unit.cpp").write_text(includes + harness)
+        objects = [str(path) for path in sorted(runtime.glob("*.o"))]
+        _run([*compiler, "-shared", "-o", "unit.so", "unit.cpp", *objects, "-pthread"], folder, tools)
+
+    runtime = cached_folder("unit-runtime", versions, build_runtime)
+    return cached_folder(name, [*versions, *VERILATE_FLAGS, text, harness], build_unit) / "unit.so"
+
+
+def _run(command: list[str], folder: pathlib.Path, tools: Toolchain) -> None:
+    done = subprocess.run(command, cwd=folder, env=tools.environment(), text=True, capture_output=True)
+    if done.returncode:
+        raise BuildError(f"{' '.join(command)} failed with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from sim.rtl.unit import VerilatedUnit
 
 from hw.gpt2.arg_max import ArgMax
 from hw.gpt2.config import core_config
+from sim.rtl.unit import VerilatedUnit
 
 LANES = core_config("16x4").lanes
 SEED = 11

@@ -1,8 +1,8 @@
-"""One lane against the golden models: products, parameters, LayerNorm, residual, GELU, key and value patches, exponentials."""
+"""One lane against the golden models: products, parameters, LayerNorm, residual, GELU, key and value patches,
+exponentials."""
 
 import numpy as np
 import pytest
-from sim.rtl.unit import VerilatedUnit
 
 from hw.gpt2.config import core_config
 from hw.gpt2.lane import Lane
@@ -13,6 +13,7 @@ from hw.numerics.exponential import exp_negative
 from hw.numerics.fp32_add import fp32_add
 from hw.numerics.fp32_mul import fp32_mul
 from hw.numerics.gelu import gelu
+from sim.rtl.unit import VerilatedUnit
 
 CONFIG = core_config("16x4")
 T, STAGES = CONFIG.tile, Stages(CONFIG)

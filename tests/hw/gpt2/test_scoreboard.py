@@ -3,10 +3,10 @@
 import random
 
 import numpy as np
-from sim.rtl.unit import VerilatedUnit
 
 from hw.gpt2.config import core_config
 from hw.gpt2.scoreboard import Scoreboard
+from sim.rtl.unit import VerilatedUnit
 
 SEED = 5
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from sim.rtl.unit import VerilatedUnit
 
 from hw.gpt2.config import core_config
 from hw.gpt2.statistics import Statistics
 from hw.numerics.fixed_sum import fixed_sums
 from hw.numerics.norm_scalars import norm_eps_term, norm_scalars
+from sim.rtl.unit import VerilatedUnit
 
 CONFIG = core_config("16x4")
 EPS = 1e-5

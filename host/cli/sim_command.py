@@ -1,0 +1,143 @@
+"""``ringfly sim``: run what ``ringfly compile`` wrote, on token ids, with counters and waves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from host.cli.output import command_errors, quiet_stdout, write_json
+
+if TYPE_CHECKING:
+    from hw.board.board_model import BoardModel
+    from hw.gpt2.config import CoreConfig
+
+__all__ = ["sim_command"]
+
+EXECUTORS = ("rtl", "functional")
+
+
+@command_errors("sim")
+def sim_command(
+    program_dir: Annotated[Path, typer.Argument(help="Folder that `ringfly compile` wrote.")],
+    tokens: Annotated[int, typer.Option(help="Tokens to generate.")] = 8,
+    prompt_ids: Annotated[str, typer.Option(help="Token ids to start from, separated by commas.")] = "0",
+    executor: Annotated[
+        str, typer.Option(help="rtl: the gateware, cycle by cycle. functional: the same bits without cycles.")
+    ] = "rtl",
+    waves: Annotated[Path | None, typer.Option(help="Write waves (FST, for GTKWave or Surfer) to this file.")] = None,
+    from_cycle: Annotated[int, typer.Option(help="First cycle of the run in the waves.")] = 0,
+    cycles: Annotated[int, typer.Option(help="Cycles in the waves.")] = 10_000,
+    timeout_s: Annotated[float, typer.Option(help="Give up when the run takes longer, in seconds.")] = 600.0,
+    xclbin: Annotated[
+        Path | None, typer.Option(help="xclbin of the kernel; default: the one that Ringfly keeps for the core.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> int:
+    """Run a compiled program on one simulated board and print tokens, cycles and where they went.
+
+    Example: ringfly sim build/gpt2-tiny --tokens 4 --waves run.fst --from-cycle 1000 --cycles 2000
+    """
+    from host.driver.session import open_kernel
+    from hw.board.program import Program
+
+    ids = _checked(executor, prompt_ids, waves, from_cycle, cycles)
+    with quiet_stdout(as_json):
+        program, image = Program.load(program_dir)
+        board, verilog_sha256 = _board(executor, program.core, waves is not None)
+        with open_kernel(board, program.core, xclbin=xclbin) as kernel:
+            kernel.load((program, image))
+            if waves is not None:
+                board.trace(waves, from_cycle, cycles)  # type: ignore[attr-defined]
+            kernel.start(ids, tokens)
+            result = kernel.wait(timeout_s)
+            counters = kernel.counters()
+            harness = kernel.device.harness_counters()
+            kv_hash = kernel.kv_hash()
+    clocked = executor == "rtl"
+    steps = len(ids) + len(result.tokens) - 1
+    body: dict[str, object] = {
+        "program_dir": program_dir,
+        "executor": executor,
+        "boards": 1,
+        "core": program.core.name,
+        "core_digest": program.core.digest,
+        "model_digest": program.model_digest,
+        "prompt_ids": ids,
+        "tokens": list(result.tokens),
+        "finish_reason": result.reason,
+        "positions": steps,
+        "cycles": result.cycles if clocked else None,
+        "cycles_per_position": result.cycles / steps if clocked else None,
+        "counters": counters if clocked else None,
+        "harness_ticks": harness.get("ticks") if clocked else None,
+        "cycles_source": "rtl" if clocked else None,
+        "verilog_sha256": verilog_sha256,
+        "kv_sha256": kv_hash,
+        "waves": waves,
+    }
+    if as_json:
+        write_json("sim", body)
+        return 0
+    sys.stdout.write(f"tokens {' '.join(map(str, result.tokens))} ({result.reason})\n")
+    sys.stdout.write(f"keys and values sha256 {kv_hash}\n")
+    if clocked:
+        sys.stdout.write(_cycle_table(counters, result.cycles, steps, program.core.core_clock_mhz))
+    if waves is not None:
+        sys.stdout.write(f"waves in {waves}\n")
+    return 0
+
+
+def _checked(executor: str, prompt_ids: str, waves: Path | None, from_cycle: int, cycles: int) -> list[int]:
+    """The prompt's ids. Raises BadInput."""
+    from host.errors import BadInput
+
+    if executor not in EXECUTORS:
+        raise BadInput(
+            f"unknown executor {executor!r}",
+            kind="unknown_executor",
+            value=executor,
+            expected=list(EXECUTORS),
+            hint="Use one of: " + ", ".join(EXECUTORS) + ".",
+        )
+    if waves is not None and executor != "rtl":
+        raise BadInput("only the rtl executor has waves", value=executor, expected="rtl", hint="Leave --waves out.")
+    if waves is not None and not waves.parent.is_dir():
+        raise BadInput(f"folder {waves.parent} for the waves does not exist", value=str(waves), hint="Make it first.")
+    if from_cycle < 0 or cycles < 1:
+        raise BadInput(f"from-cycle must be >= 0 and cycles >= 1, got {from_cycle} and {cycles}", value=cycles)
+    try:
+        return [int(word) for word in prompt_ids.split(",")]
+    except ValueError:
+        raise BadInput(
+            f"prompt-ids must be whole numbers separated by commas, got {prompt_ids!r}",
+            value=prompt_ids,
+            expected="for example 5,17,3",
+        ) from None
+
+
+def _board(executor: str, core: CoreConfig, trace: bool) -> tuple[BoardModel, str | None]:
+    if executor == "functional":
+        from sim.functional import FunctionalBoard
+
+        return FunctionalBoard(), None
+    from sim.rtl.board import RtlBoard
+    from sim.rtl.build import build_board
+
+    built = build_board(core, trace=trace)
+    return RtlBoard(built), built.verilog_sha256
+
+
+def _cycle_table(counters: dict[str, int], cycles: int, steps: int, clock_mhz: int) -> str:
+    per_step = cycles / steps
+    lines = [
+        f"{cycles:,} cycles for {steps} positions: {per_step:,.0f} each, {per_step / clock_mhz / 1e3:.4f} ms "
+        f"at an assumed {clock_mhz} MHz",
+        f"  {'tiles':<14}{counters['tiles']:>12,} {100 * counters['tiles'] / cycles:6.2f} %",
+    ]
+    stalls = {name: value for name, value in counters.items() if name.startswith("stall_") and value}
+    for name, value in sorted(stalls.items(), key=lambda item: -item[1]):
+        lines.append(f"  {name.removeprefix('stall_'):<14}{value:>12,} {100 * value / cycles:6.2f} %")
+    return "\n".join(lines) + "\n"

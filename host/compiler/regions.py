@@ -1,0 +1,96 @@
+"""Where everything lies in memory, and the start values of the registers that say so to the core."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+
+from host.compiler.shape import Shape
+from hw.board.program import Region
+from hw.numerics.norm_scalars import norm_eps_term
+
+__all__ = ["ALIGNMENT_BYTES", "Layout", "initial_registers"]
+
+ALIGNMENT_BYTES = 4096  # regions start where an AXI burst may start whatever its length
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Row ranges of one board's memory, the same in every channel; (first row, rows) by region name."""
+
+    shape: Shape
+    rows: dict[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, shape: Shape) -> Layout:
+        """Place weights, embeddings, keys, values and logits one after the other."""
+        cache = shape.model.n_layer * shape.heads
+        sizes = {
+            "weights": shape.weight_rows,
+            "position_embedding": shape.position_rows,
+            "token_embedding": shape.token_rows,
+            "keys": cache * shape.key_head_rows,
+            "values": cache * shape.value_head_rows,
+            "logits": shape.context * shape.logits_rows,
+        }
+        unit = max(1, ALIGNMENT_BYTES // shape.core.port_bytes)
+        rows, next_row = {}, 0
+        for name, size in sizes.items():
+            rows[name] = (next_row, size)
+            next_row += -(-size // unit) * unit
+        return cls(shape, rows)
+
+    def base(self, name: str) -> int:
+        """First row of a region."""
+        return self.rows[name][0]
+
+    @property
+    def image_rows(self) -> int:
+        """Rows of the image: up to the first row behind the embeddings."""
+        return self.base("keys")
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of a channel in use."""
+        start, size = self.rows["logits"]
+        return start + size
+
+    def regions(self) -> tuple[Region, ...]:
+        """One region a channel and name, in bytes."""
+        kinds = {"position_embedding": "embedding", "token_embedding": "embedding"}
+        port = self.shape.core.port_bytes
+        return tuple(
+            Region(name, kinds.get(name, name), channel, start * port, size * port)
+            for channel in range(self.shape.core.channels)
+            for name, (start, size) in self.rows.items()
+        )
+
+
+def initial_registers(layout: Layout) -> dict[str, int]:
+    """Start values by register name (hw/board/gpt2_map.py), without those that belong to a run or to the loader."""
+    shape = layout.shape
+    score_scale = struct.unpack("<I", struct.pack("<f", 1.0 / math.sqrt(shape.model.head_size)))[0]
+    return {
+        "context_limit": shape.context,
+        "width": shape.width,
+        "eps_term": norm_eps_term(shape.model.layer_norm_epsilon, shape.width),
+        "score_scale": score_scale,
+        "vocab": shape.model.vocab_size,
+        "layers": shape.model.n_layer,
+        "heads": shape.heads,
+        "key_words": shape.key_words,
+        "value_strips": shape.value_strips,
+        "weight_base": layout.base("weights"),
+        "position_base": layout.base("position_embedding"),
+        "token_base": layout.base("token_embedding"),
+        "embed_strips": shape.x_strips,
+        "key_base": layout.base("keys"),
+        "key_layer_rows": shape.heads * shape.key_head_rows,
+        "key_head_rows": shape.key_head_rows,
+        "value_base": layout.base("values"),
+        "value_layer_rows": shape.heads * shape.value_head_rows,
+        "value_head_rows": shape.value_head_rows,
+        "logits_base": layout.base("logits"),
+        "logits_rows": shape.logits_rows,
+    }

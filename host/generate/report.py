@@ -1,0 +1,85 @@
+"""What a generation reports: the result with every condition under which it was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from host.generate.comparison import Comparison
+from host.generate.job import RunOutcome
+from host.generate.sampling import Sampler
+
+__all__ = ["CORE_MHZ", "Generation", "check_conditions", "decode_figures", "run_conditions"]
+
+CORE_MHZ = 200.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """Everything that `ringfly generate --json` reports; None where an executor has no such figure.
+
+    `tokens` are the new ids, `text` is their text. `prefill_cycles` run to the first new token;
+    `decode_cycles_per_token` is the mean over the others. `matches_reference` is ``equal``, ``near_tie(n)`` or
+    ``wrong``, and None with sampling or without the check.
+    """
+
+    text: str
+    tokens: list[int]
+    prompt: str
+    prompt_tokens: list[int]
+    finish_reason: str
+    executor: str
+    boards: int
+    core: str | None
+    decode_cycles_per_token: float | None
+    prefill_cycles: int | None
+    ms_per_token_at_200mhz: float | None
+    cycles_source: str | None
+    verilog_sha256: str | None
+    counters: dict[str, int] | None
+    matches_reference: str | None
+    near_ties: list[dict[str, object]]
+    wrong_tokens: list[dict[str, object]]
+    seconds: dict[str, float]
+    conditions: dict[str, object]
+
+
+def run_conditions(executor: str, sampler: Sampler, outcome: RunOutcome, keep_logits: bool) -> dict[str, object]:
+    if executor == "torch":
+        import torch
+
+        return {"torch": torch.__version__, "dtype": "float32", "batch": 1}
+    found: dict[str, object] = {
+        "batch": 1,
+        "starts": outcome.starts,
+        "logits_written": keep_logits or not sampler.greedy,
+    }
+    if executor == "rtl":
+        from host.generate.board_executor import POLL_CYCLES
+        from sim.rtl.harness import MemoryTiming
+
+        found["memory_model"] = dataclasses.asdict(MemoryTiming())
+        found["clock"] = f"assumed {CORE_MHZ:g} MHz; nothing was placed and routed"
+        found["prefill_resolution_cycles"] = 2 * POLL_CYCLES if sampler.greedy else 0
+    return found
+
+
+def check_conditions(check: bool, sampler: Sampler, comparison: Comparison | None) -> dict[str, object] | None:
+    if comparison is None:
+        return {"done": False, "why": "sampling" if check and not sampler.greedy else "--no-check"}
+    return {
+        "done": True,
+        "reference": "PyTorch fp32 (sw.models.gpt2), one pass over prompt + generated tokens",
+        "tokens": comparison.tokens,
+        "rms_error": comparison.rms_error,
+        "rms_error_source": comparison.rms_source,
+        "near_tie_threshold": comparison.threshold,
+    }
+
+
+def decode_figures(outcome: RunOutcome) -> tuple[float | None, float | None]:
+    """(cycles, ms at 200 MHz) of a token behind the first; None without cycles or with a single token."""
+    behind_first = len(outcome.tokens) - 1
+    if outcome.decode_cycles is None or behind_first < 1:
+        return None, None
+    cycles = outcome.decode_cycles / behind_first
+    return cycles, cycles / (CORE_MHZ * 1e3)

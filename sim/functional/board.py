@@ -1,0 +1,268 @@
+"""One simulated board that computes the right bits at once: the functional executor behind ``BoardModel``."""
+
+from __future__ import annotations
+
+import hashlib
+
+from hw.board.board_model import BoardError
+from hw.board.gpt2_map import IDENTITY, INTERFACE_VERSION, ErrorCode, RunState, gpt2_register_map
+from hw.board.program import MemoryImage, Program
+from hw.bus.registers import Window
+from hw.gpt2.config import CoreConfig
+from hw.gpt2.isa import Access, AccessKind, Instruction, IsaError, Op
+
+from .channel_memory import ChannelMemory
+from .core_step import CoreStep, IllegalInstructionError
+from .register_file import RegisterFile
+from .row_stream import RowStream
+
+__all__ = ["FunctionalBoard"]
+
+_HBM_CHANNEL_BYTES = 1 << 28
+_DONE, _IDLE, _READY = 2, 4, 8
+
+
+class FunctionalBoard:
+    """A ``hw.board.board_model.BoardModel`` that executes programs bit for bit as the gateware does, without cycles.
+
+    Parameters
+    ----------
+    config : CoreConfig or None
+        The only core that ``load`` accepts; None: whatever the program was made for.
+
+    One ``advance`` is one position; cycle and stall counters stay zero, ``tiles`` counts. ``done`` stays set until the
+    next start. Start registers out of range end the run at the first ``advance``. While a run is going on a start is
+    ignored and every write but to ``ctrl`` and ``cancel`` is refused. Not for use from several threads at once.
+    """
+
+    def __init__(self, config: CoreConfig | None = None) -> None:
+        self._only = config
+        self._program: Program | None = None
+
+    def load(self, program: Program, image: MemoryImage) -> None:
+        """See BoardModel. Raises BoardError if program or image do not belong to the core."""
+        config = program.core
+        if self._only is not None and self._only.digest != config.digest:
+            raise BoardError(
+                f"program was compiled for core {config.name!r} (digest {config.digest[:16]}), this board has "
+                f"{self._only.name!r} ({self._only.digest[:16]}); compile it for this core"
+            )
+        if len(image.files) != config.channels or image.image_bytes % config.port_bytes:
+            raise BoardError(
+                f"image has {len(image.files)} files of {image.image_bytes} bytes; core {config.name} needs "
+                f"{config.channels} of whole {config.port_bytes}-byte words"
+            )
+        self._program = program
+        self._config: CoreConfig = config
+        self._memory = ChannelMemory(image)
+        self._map = gpt2_register_map(config)
+        self._registers = RegisterFile(self._map)
+        self._windows = {window.name: [0] * window.words for window in self._map.windows}
+        self._run: CoreStep | None = None
+        self._stream: RowStream | None = None
+        self._new_tokens = 0
+        self._cancelled = False
+        for name, words in (("instructions", program.instructions), ("descriptors", program.descriptors)):
+            if len(words) > len(self._windows[name]):
+                raise BoardError(f"program has {len(words)} {name}, core {config.name} {len(self._windows[name])}")
+            self._windows[name][: len(words)] = words
+        constants = {
+            "identity": IDENTITY,
+            "interface_version": INTERFACE_VERSION,
+            "config_digest": int(config.digest[:16], 16),
+            "core_shape": config.tile | config.lanes << 8 | config.channels << 16 | config.rows << 24,
+        }
+        for name, value in (*constants.items(), *program.registers.items()):
+            self._registers[name] = value
+
+    def read_register(self, offset: int, bytes: int = 4) -> int:
+        """See BoardModel."""
+        value = 0
+        for i, at in enumerate(self._words(offset, bytes)):
+            value |= self._read_word(at) << (32 * i)
+        return value
+
+    def write_register(self, offset: int, value: int, bytes: int = 4) -> None:
+        """See BoardModel."""
+        for i, at in enumerate(self._words(offset, bytes)):
+            self._write_word(at, value >> (32 * i) & 0xFFFFFFFF)
+
+    def read_memory(self, channel: int, offset: int, bytes: int) -> bytes:
+        """See BoardModel."""
+        self._loaded()
+        return self._memory.bytes_of(channel, offset, bytes).tobytes()
+
+    def write_memory(self, channel: int, offset: int, data: bytes) -> None:
+        """See BoardModel."""
+        self._loaded()
+        self._memory.bytes_of(channel, offset, len(data))[:] = memoryview(data)
+
+    def advance(self, max_cycles: int) -> int:
+        """Process one position if a run is going on. Returns 0: there are no cycles here."""
+        self._loaded()
+        if self._run is None or self._stream is None:
+            return 0
+        r = self._registers
+        position, prompt_end = r["dump_position"], r["prompt_end"]
+        if self._cancelled:
+            return self._end(ErrorCode.CANCELLED)
+        in_range = r["position"] < prompt_end <= r["context_limit"] <= self._config.context
+        if not in_range or r["max_new_tokens"] == 0:
+            return self._end(ErrorCode.START, position)
+        prompt = position + 1 < prompt_end
+        tokens = self._windows["tokens"]
+        try:
+            result = self._run.run(position, tokens[position], prompt)
+        except IllegalInstructionError as error:
+            return self._end(ErrorCode.ILLEGAL, error.index)
+        r["tiles"] = self._stream.rows_taken
+        r["dump_committed"] = self._run.committed
+        if prompt:
+            r["dump_position"] = position + 1
+            return 0
+        if result.nan:
+            return self._end(ErrorCode.NAN_LOGITS, position)
+        tokens[position + 1] = result.token
+        r["tokens_valid"] = position + 2
+        self._new_tokens += 1
+        stops = [r[f"stop_{i}"] for i in range(min(r["stop_count"], 4))]
+        if self._new_tokens == r["max_new_tokens"] or result.token in stops or position + 1 == r["context_limit"]:
+            return self._end(ErrorCode.NONE)
+        r["dump_position"] = position + 1
+        return 0
+
+    def counters(self) -> dict[str, int]:
+        """See BoardModel: ``tiles`` counts, ``cycles``, ``ticks`` and all stalls are 0."""
+        self._loaded()
+        names = [r.name for r in self._map if r.name in ("cycles", "tiles") or r.name.startswith("stall_")]
+        return {**{name: self._registers[name] for name in names}, "ticks": 0}
+
+    def state_dump(self) -> dict[str, int]:
+        """See BoardModel."""
+        self._loaded()
+        names = [r.name for r in self._map if r.name.startswith("dump_")]
+        return {name: self._registers[name] for name in ("state", "error", "error_info", "tokens_valid", *names)}
+
+    def kv_hash(self) -> str:
+        """See BoardModel."""
+        program = self._loaded()
+        digest = hashlib.sha256()
+        regions = [*program.regions_of("keys"), *program.regions_of("values")]
+        for region in sorted(regions, key=lambda r: (r.channel, r.offset)):
+            digest.update(self._memory.bytes_of(region.channel, region.offset, region.bytes).data)
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """See BoardModel."""
+        if self._program is not None:
+            self._program = None
+            self._run = None
+            del self._memory
+
+    def _loaded(self) -> Program:
+        if self._program is None:
+            raise BoardError("no program is loaded on this board; call load first")
+        return self._program
+
+    def _words(self, offset: int, count: int) -> range:
+        self._loaded()
+        if offset % 4 or count % 4 or count <= 0 or not 0 <= offset <= self._map.size - count:
+            raise BoardError(
+                f"register access of {count} bytes at {offset:#x}: must be whole words inside {self._map.size:#x}"
+            )
+        return range(offset, offset + count, 4)
+
+    def _window_at(self, offset: int) -> tuple[Window, int, int] | None:
+        for window in self._map.windows:
+            index, rest = divmod(offset - window.offset, window.stride)
+            if 0 <= index < window.words and rest * 8 < window.bits:
+                return window, index, rest * 8
+        return None
+
+    def _read_word(self, offset: int) -> int:
+        if at := self._window_at(offset):
+            window, index, shift = at
+            return 0 if window.access == "w" else self._windows[window.name][index] >> shift & 0xFFFFFFFF
+        value = self._registers.read_word(offset)
+        if self._registers.register_at(offset) == "ctrl":
+            value |= _IDLE | _READY if self._run is None else 0
+        return value
+
+    def _write_word(self, offset: int, value: int) -> None:
+        name = self._registers.register_at(offset)
+        if name == "ctrl":
+            if value & 1 and self._run is None:
+                self._start()
+        elif name == "cancel":
+            self._cancelled = self._run is not None
+        elif self._run is not None:
+            raise BoardError(f"write at offset {offset:#x} during a run: only ctrl and cancel can be written")
+        elif at := self._window_at(offset):
+            window, index, shift = at
+            words = self._windows[window.name]
+            words[index] = words[index] & ~(0xFFFFFFFF << shift) | value << shift
+        else:
+            self._registers.write_word(offset, value)
+
+    def _start(self) -> None:
+        r, config = self._registers, self._config
+        for name in ("ctrl", "error", "error_info", "tiles", "dump_committed"):
+            r[name] = 0
+        r["start_count"] = (r["start_count"] + 1) & 0xFFFFFFFF
+        r["state"] = RunState.RUN
+        r["tokens_valid"] = r["prompt_end"]
+        r["dump_position"] = r["position"]
+        registers = r.snapshot()
+        first_row = self._first_row()
+        for base in ("weight_base", "position_base", "token_base", "key_base", "value_base", "logits_base"):
+            registers[base] += first_row
+        self._stream = RowStream(
+            self._descriptors(), registers, config, self._memory.channel_bytes // config.port_bytes
+        )
+        self._run = CoreStep(self._instructions(), registers, config, self._stream, self._memory)
+        self._new_tokens = 0
+        self._cancelled = False
+
+    def _first_row(self) -> int:
+        """Row of the model's memory at which the registers ``hbm<c>`` place row 0, the same in every channel."""
+        starts = {self._registers[f"hbm{c}"] % _HBM_CHANNEL_BYTES for c in range(self._config.channels)}
+        start = starts.pop()
+        if starts or start % self._config.port_bytes:
+            raise BoardError(
+                f"hbm0 to hbm{self._config.channels - 1} must place row 0 at one offset inside every channel, a "
+                f"multiple of {self._config.port_bytes}; got {sorted({start, *starts})}"
+            )
+        return start // self._config.port_bytes
+
+    def _instructions(self) -> list[Instruction | None]:
+        """Up to NEXT; None for a word that is no instruction."""
+        instructions: list[Instruction | None] = []
+        for word in self._windows["instructions"]:
+            try:
+                instructions.append(Instruction.decode(word))
+            except IsaError:
+                instructions.append(None)
+            last = instructions[-1]
+            if last is not None and last.op == Op.NEXT:
+                break
+        return instructions
+
+    def _descriptors(self) -> list[Access]:
+        descriptors: list[Access] = []
+        for index, word in enumerate(self._windows["descriptors"]):
+            try:
+                descriptors.append(Access.decode(word))
+            except IsaError as error:
+                raise BoardError(f"access descriptor {index} cannot be read: {error}") from None
+            if descriptors[-1].kind == AccessKind.NEXT:
+                return descriptors
+        raise BoardError("the access program has no NEXT; derive it with hw.gpt2.access.derive_access")
+
+    def _end(self, error: ErrorCode, info: int = 0) -> int:
+        r = self._registers
+        r["error"], r["error_info"] = error, info
+        r["ctrl"], r["state"] = _DONE, RunState.IDLE
+        r["done_count"] = (r["done_count"] + 1) & 0xFFFFFFFF
+        self._run = None
+        self._stream = None
+        return 0

@@ -1,0 +1,1 @@
+"""Gateware in software: components and boards compiled by Verilator."""

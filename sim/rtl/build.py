@@ -1,0 +1,130 @@
+"""From a core config to a compiled board: Verilog export, harness, Verilator."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import pathlib
+import re
+import sys
+from collections.abc import Sequence
+
+from hw.board.core_interface import ADDRESS_BITS
+from hw.board.export import Export, export_verilog
+from hw.board.top import U280Top
+from hw.gpt2.config import CoreConfig
+from sim.rtl.build_cache import cached_folder
+from sim.rtl.verilator import COMPILE_FLAGS, VERILATE_FLAGS, build_library
+
+__all__ = ["BuiltBoard", "build_board", "compile_board", "export_board"]
+
+_HERE = pathlib.Path(__file__).parent
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltBoard:
+    """A compiled board.
+
+    ``library`` is the shared library, ``config`` the core it was made from, ``verilog_sha256`` the hash of the
+        kernel's Verilog,
+    ``trace`` whether it can write waves, ``names_json`` the map from Amaranth signals to Verilog (empty if built from
+        bare text).
+    """
+
+    library: pathlib.Path
+    config: CoreConfig
+    verilog_sha256: str
+    trace: bool
+    names_json: str
+
+
+def kernel_name(config: CoreConfig) -> str:
+    """Name of the kernel and of its top module."""
+    return "ringfly_gpt2_" + re.sub(r"\W", "_", config.name)
+
+
+def gateware_recipe(config: CoreConfig) -> list[str]:
+    """Everything that the kernel's Verilog depends on: config, sources of ``hw``, version of Amaranth."""
+    sources = sorted((_HERE.parents[1] / "hw").rglob("*.py"))
+    texts = [text for path in sources for text in (path.as_posix(), path.read_text(encoding="utf-8"))]
+    return [config.to_json(), importlib.metadata.version("amaranth"), *texts]
+
+
+def write_kernel(config: CoreConfig, folder: pathlib.Path) -> None:
+    """Elaborate the kernel and write ``kernel.v`` and ``names.json``."""
+    top = U280Top(config)
+    export = export_verilog(top, top.shared, kernel_name(config))
+    (folder / "kernel.v").write_text(export.text)
+    (folder / "names.json").write_text(export.names_json())
+
+
+def export_board(config: CoreConfig) -> Export:
+    """Verilog of the kernel for a core config, from the cache if the gateware's sources have not changed."""
+
+    def build(folder: pathlib.Path) -> None:
+        print(f"elaborating core {config.name}", file=sys.stderr, flush=True)
+        write_kernel(config, folder)
+
+    folder = cached_folder(f"verilog-{config.name}", gateware_recipe(config), build)
+    return Export(
+        (folder / "kernel.v").read_text(), kernel_name(config), json.loads((folder / "names.json").read_text())
+    )
+
+
+def build_board(
+    config: CoreConfig,
+    *,
+    trace: bool = False,
+    verilate_flags: Sequence[str] = VERILATE_FLAGS,
+    compile_flags: Sequence[str] = COMPILE_FLAGS,
+) -> BuiltBoard:
+    """Export and compile the kernel of ``config``; a second call with the same gateware finds it in the cache.
+
+    ``trace`` builds the slower model that can write FST waves. Raises ToolMissingError or BuildError.
+    """
+    return compile_board(
+        config, export_board(config), trace=trace, verilate_flags=verilate_flags, compile_flags=compile_flags
+    )
+
+
+def compile_board(
+    config: CoreConfig,
+    export: Export,
+    *,
+    trace: bool = False,
+    verilate_flags: Sequence[str] = VERILATE_FLAGS,
+    compile_flags: Sequence[str] = COMPILE_FLAGS,
+) -> BuiltBoard:
+    """Compile an exported kernel, for example one with a fault in it."""
+    sources = {name: (_HERE / name).read_text() for name in ("harness.cpp", "memory_model.h")}
+    sources["board_ports.h"] = _ports_header(config)
+    library = build_library(
+        f"board-{config.name}" + ("-trace" if trace else ""),
+        verilog=export.text,
+        top=export.top,
+        sources=sources,
+        prefix="Vboard",
+        verilate_flags=verilate_flags,
+        compile_flags=compile_flags,
+        trace=trace,
+    )
+    return BuiltBoard(library, config, export.sha256, trace, export.names_json())
+
+
+def _ports_header(config: CoreConfig) -> str:
+    channels = " ".join(f"X({channel})" for channel in range(config.channels))
+    return (
+        "#pragma once\n"
+        "#include <cstdint>\n"
+        f"constexpr unsigned CHANNELS = {config.channels};\n"
+        f"constexpr unsigned PORT_BYTES = {config.port_bytes};\n"
+        f"using AddressWord = {_word(ADDRESS_BITS)};\n"
+        f"using StrobeWord = {_word(config.port_bytes)};\n"
+        f"#define FOR_EACH_CHANNEL(X) {channels}\n"
+    )
+
+
+def _word(bits: int) -> str:
+    """Type in which Verilator keeps a port of so many bits."""
+    return next(f"uint{size}_t" for size in (8, 16, 32, 64) if bits <= size)

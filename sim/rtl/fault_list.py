@@ -1,0 +1,10 @@
+"""All seeded faults of the gateware, and changes that are none."""
+
+from __future__ import annotations
+
+from sim.rtl.control_faults import CONTROL_FAULTS
+from sim.rtl.core_faults import CORE_FAULTS
+
+__all__ = ["FAULTS"]
+
+FAULTS = (*CORE_FAULTS, *CONTROL_FAULTS)

