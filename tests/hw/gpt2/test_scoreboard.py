@@ -15,7 +15,8 @@ def history(config, cycles):
     """Random legal marks and clears on a few hot words, with what must be seen in each cycle."""
     rng = random.Random(SEED)
     strips = config.strips_per_word
-    words = [0, 1, config.new_key_base // strips, config.new_value_base // strips + 3, config.strip_addresses // strips - 1]
+    keys, values = config.new_key_base // strips, config.new_value_base // strips
+    words = [0, 1, keys, values + 3, config.strip_addresses // strips - 1]
     busy: set[int] = set()
     rows, seen = [], []
     for _ in range(cycles):
