@@ -15,7 +15,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ROW = re.compile(r"^\|\s*(?P<line>[^|]+?)\s*\|\s*`(?P<command>.+?)`\s*\|\s*(?P<seconds>\d+)\s*\|\s*(?P<measured>.*?)\s*\|$")
+ROW = re.compile(
+    r"^\|\s*(?P<line>[^|]+?)\s*\|\s*`(?P<command>.+?)`\s*\|\s*(?P<seconds>\d+)\s*\|\s*(?P<measured>.*?)\s*\|$"
+)
 
 
 def rows(page: pathlib.Path) -> list[dict[str, str]]:
@@ -35,7 +37,8 @@ def main() -> int:
     number = sys.argv[1].zfill(2) if len(sys.argv) > 1 else "01"
     page = ROOT / "docs" / "acceptance" / f"{number}.md"
     if not page.is_file():
-        print(f"{page} does not exist; pages: {', '.join(p.stem for p in sorted(page.parent.glob('*.md')))}")
+        known = ", ".join(p.stem for p in sorted(page.parent.glob("*.md")))
+        print(f"{page} does not exist; pages: {known}")
         return 2
     missed = 0
     for row in rows(page):

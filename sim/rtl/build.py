@@ -26,10 +26,8 @@ _HERE = pathlib.Path(__file__).parent
 class BuiltBoard:
     """A compiled board.
 
-    ``library`` is the shared library, ``config`` the core it was made from, ``verilog_sha256`` the hash of the
-        kernel's Verilog,
-    ``trace`` whether it can write waves, ``names_json`` the map from Amaranth signals to Verilog (empty if built from
-        bare text).
+    ``library`` is the shared library, ``config`` the core it was made from, ``verilog_sha256`` the hash of the kernel's
+    Verilog, ``trace`` whether it can write waves, ``names_json`` the map from Amaranth signals to Verilog.
     """
 
     library: pathlib.Path
@@ -44,29 +42,44 @@ def kernel_name(config: CoreConfig) -> str:
     return "ringfly_gpt2_" + re.sub(r"\W", "_", config.name)
 
 
+def _sources() -> list[str]:
+    """Names and texts of all modules of ``hw``."""
+    root = _HERE.parents[1]
+    paths = sorted((root / "hw").rglob("*.py"))
+    return [text for path in paths for text in (path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))]
+
+
+_SOURCES_AT_IMPORT = _sources()
+
+
 def gateware_recipe(config: CoreConfig) -> list[str]:
     """Everything that the kernel's Verilog depends on: config, sources of ``hw``, version of Amaranth."""
-    sources = sorted((_HERE.parents[1] / "hw").rglob("*.py"))
-    texts = [text for path in sources for text in (path.as_posix(), path.read_text(encoding="utf-8"))]
-    return [config.to_json(), importlib.metadata.version("amaranth"), *texts]
+    return [config.to_json(), importlib.metadata.version("amaranth"), *_sources()]
+
+
+def _elaborate(config: CoreConfig) -> Export:
+    print(f"elaborating core {config.name}", file=sys.stderr, flush=True)
+    top = U280Top(config)
+    return export_verilog(top, top.shared, kernel_name(config))
 
 
 def write_kernel(config: CoreConfig, folder: pathlib.Path) -> None:
     """Elaborate the kernel and write ``kernel.v`` and ``names.json``."""
-    top = U280Top(config)
-    export = export_verilog(top, top.shared, kernel_name(config))
+    export = _elaborate(config)
     (folder / "kernel.v").write_text(export.text)
     (folder / "names.json").write_text(export.names_json())
 
 
 def export_board(config: CoreConfig) -> Export:
-    """Verilog of the kernel for a core config, from the cache if the gateware's sources have not changed."""
+    """Verilog of the kernel for a core config, from the cache if the gateware's sources have not changed.
 
-    def build(folder: pathlib.Path) -> None:
-        print(f"elaborating core {config.name}", file=sys.stderr, flush=True)
-        write_kernel(config, folder)
-
-    folder = cached_folder(f"verilog-{config.name}", gateware_recipe(config), build)
+    If they changed after this process imported them, what it elaborates is not what they say: then nothing is kept.
+    """
+    if _sources() != _SOURCES_AT_IMPORT:
+        return _elaborate(config)
+    folder = cached_folder(
+        f"verilog-{config.name}", gateware_recipe(config), lambda folder: write_kernel(config, folder)
+    )
     return Export(
         (folder / "kernel.v").read_text(), kernel_name(config), json.loads((folder / "names.json").read_text())
     )

@@ -82,7 +82,7 @@ struct Board {
             top->ap_clk = 1, top->eval();
         }
         top->ap_rst_n = 1;
-        state = IDLE, run_ticks = 0, message.clear();
+        state = IDLE, run_ticks = 0, last_progress = ticks, message.clear();
     }
 
     // One clock cycle.
@@ -139,7 +139,6 @@ struct Board {
         const double used = wall_used_s;
         auto seconds = [&] { return used + std::chrono::duration<double>(Clock::now() - begin).count(); };
         Result result = PASSED;
-        last_progress = ticks;
         for (passed = 0; passed < limit && result == PASSED; ++passed) {
             tick();
             if (top->probe_state == IDLE) result = DONE;  // the state behind the clock edge
@@ -151,11 +150,12 @@ struct Board {
         }
         if (violated()) result = VIOLATION;
         if (result == STUCK) {
+            last_progress = ticks;  // whoever goes on gets the same patience again
             message.clear();
             for (unsigned c = 0; c < CHANNELS; ++c)
                 message += (c ? "; port " : "port ") + std::to_string(c) + ": " + channels[c].waiting();
         }
-        wall_used_s = seconds();
+        wall_used_s = result == TOO_LONG ? 0 : seconds();
         return result;
     }
 

@@ -167,12 +167,13 @@ def test_memory_follows_the_base_registers(board, program, stand_in):
     assert board.read_memory(1, 1024 * 32 + 4096, 32) != board.read_memory(0, 1024 * 32 + 4096, 32)
 
 
-def test_stuck_core_is_reported_with_what_it_waits_for(built, program, stand_in):
+@pytest.mark.parametrize("chunk", [1_000_000, 100])
+def test_stuck_core_is_reported_with_what_it_waits_for(built, program, stand_in, chunk):
     with RtlBoard(built, no_progress_cycles=3000) as board:
         board.load(*program)
         stand_in.start(board, vocab=1)
         with pytest.raises(BoardStuckError) as caught:
-            board.advance(1_000_000)
+            finish(board, chunk)
         message = str(caught.value)
         print(message)
         for part in ("3000 cycles", "RUN", "'stream'", "instruction 0", "busy units: key and value writer", "port 3"):
