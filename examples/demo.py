@@ -17,12 +17,6 @@ MODEL = ROOT / "checkpoints" / "gpt2-tiny"
 PROMPT = "And it came to pass in those days, that"
 
 
-def progress(what: str, done: int, total: int) -> None:
-    """One line a step on standard error."""
-    if done in (0, total):
-        print(f"  [{what}] {done}/{total}", file=sys.stderr, flush=True)
-
-
 def judge(prompt_ids: list[int], tokens: list[int], threshold: float) -> tuple[int, int, int]:
     """(equal, near ties, wrong) tokens by `transformers`' fp32 logits after prompt + our tokens."""
     import torch
@@ -47,6 +41,7 @@ def main() -> int:
     arguments = parser.parse_args()
     spent = {"set-up (.venv)": time.time() - arguments.since}
 
+    from host.cli.progress import Progress
     from host.generate.generate import generate
 
     print(f"\n{PROMPT}", end="", flush=True)
@@ -56,7 +51,7 @@ def main() -> int:
         arguments.tokens,
         executor="rtl",
         on_text=lambda text: print(text, end="", flush=True),
-        progress=progress,
+        progress=Progress(),
     )
     print("\n")
     spent |= result.seconds

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from host.driver.gpt2_kernel import Gpt2Kernel
+from host.driver.run_request import RunResult
 from host.driver.session import open_kernel
+from host.errors import StuckKernel, TimeLimit
 from host.generate.job import Job, RunOutcome
 from hw.board.board_model import BoardModel
 from hw.board.program import MemoryImage, Program
@@ -18,7 +20,7 @@ from hw.gpt2.config import CoreConfig
 
 __all__ = ["BoardExecutor", "open_board", "open_executor"]
 
-POLL_CYCLES = 128  # core cycles between two looks at the token ring
+POLL_CYCLES = 4096  # core cycles between two looks at the token ring
 MIN_WAIT_S = 1e-3
 PROMPT_PERIOD_S = 0.5  # between two reports while the prompt is read
 
@@ -54,22 +56,15 @@ class BoardExecutor:
 
     def _greedy(self, job: Job, deadline: float) -> RunOutcome:
         kernel = self.kernel
-        first_token_at: list[int] = []
-
-        def note(token: int) -> None:
-            if not first_token_at:
-                first_token_at.append(kernel.get("cycles"))
-            job.on_token(token)
-
         kernel.start(job.prompt, job.max_new_tokens, job.stop_ids, write_logits=job.keep_logits)
         self._read_prompt(job, deadline)
-        result = kernel.wait(_left_s(deadline), note)
+        result = self._wait(job, deadline, job.on_token)
         outcome = RunOutcome(list(result.tokens), result.reason, starts=1)
         if job.keep_logits and result.tokens:
             first = len(job.prompt) - 1
             outcome.logits = np.stack([kernel.read_logits(first + step) for step in range(len(result.tokens))])
         if self.counts_cycles:
-            outcome.prefill_cycles = first_token_at[0] if len(result.tokens) > 1 else result.cycles
+            outcome.prefill_cycles = kernel.get("first_token_cycles") if len(result.tokens) > 1 else result.cycles
             outcome.decode_cycles = result.cycles - outcome.prefill_cycles
             outcome.counters = kernel.counters()
         return outcome
@@ -85,7 +80,7 @@ class BoardExecutor:
             kernel.start(ids, 1, write_logits=True, position=len(ids) - 1 if outcome.tokens else 0)
             if not outcome.tokens:
                 self._read_prompt(job, deadline)
-            cycles.append(kernel.wait(_left_s(deadline)).cycles)
+            cycles.append(self._wait(job, deadline).cycles)
             logits = kernel.read_logits(len(ids) - 1)
             token = job.sampler.choose(logits, len(ids))
             kept.append(logits)
@@ -109,9 +104,17 @@ class BoardExecutor:
                 next_report += PROMPT_PERIOD_S
                 job.progress("reading the prompt", kernel.get("dump_position"), length)
 
-
-def _left_s(deadline: float) -> float:
-    return max(deadline - time.monotonic(), MIN_WAIT_S)
+    def _wait(self, job: Job, deadline: float, on_token: Callable[[int], object] | None = None) -> RunResult:
+        """The end of the run; errors name the job's own time limit, of which a part may have passed before."""
+        try:
+            return self.kernel.wait(max(deadline - time.monotonic(), MIN_WAIT_S), on_token)
+        except (StuckKernel, TimeLimit) as error:
+            stuck = isinstance(error, StuckKernel)
+            state = (
+                f"no end within {job.timeout_s:g} s{' and no progress' if stuck else ''}: {self.kernel.state_text()}"
+            )
+            what = "the kernel is stuck" if stuck else "the run takes longer than its time limit"
+            raise type(error)(f"{what}: {state}", value=error.value, hint=error.hint) from error
 
 
 def _add(total: dict[str, int], counters: dict[str, int]) -> None:

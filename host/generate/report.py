@@ -54,12 +54,10 @@ def run_conditions(executor: str, sampler: Sampler, outcome: RunOutcome, keep_lo
         "logits_written": keep_logits or not sampler.greedy,
     }
     if executor == "rtl":
-        from host.generate.board_executor import POLL_CYCLES
         from sim.rtl.harness import MemoryTiming
 
         found["memory_model"] = dataclasses.asdict(MemoryTiming())
         found["clock"] = f"assumed {CORE_MHZ:g} MHz; nothing was placed and routed"
-        found["prefill_resolution_cycles"] = 2 * POLL_CYCLES if sampler.greedy else 0
     return found
 
 

@@ -139,8 +139,9 @@ CORE_FAULTS = (
         "softmax_ready_early",
         "hw.gpt2.softmax",
         "m.d.sync += [self.ready.eq(write.en), self.ready_head.eq(working_head)]",
-        "m.d.sync += [self.ready.eq(reciprocal.start), self.ready_head.eq(taken.head)]",
-        "a head counts as ready before 1/sum is known",
+        "head_read = data.View(self._entry_layout, self._queue.r_data).head\n"
+        "        m.d.sync += [self.ready.eq(self.bank_free), self.ready_head.eq(head_read)]",
+        "a head counts as ready while its last probabilities are still being computed",
         "programs",
     ),
     Fault(

@@ -71,7 +71,7 @@ class _PatchedLoader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = pathlib.Path(self.path)
-        return compile(patched_text(self._fault, path.read_text(encoding="utf-8")), str(path), "exec")
+        return compile(patched_text(self._fault, path.read_text(encoding="utf-8")), str(path), "exec", dont_inherit=True)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

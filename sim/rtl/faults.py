@@ -58,7 +58,7 @@ def check_faults(faults: Sequence[Fault] | None = None) -> list[str]:
         names.add(fault.name)
         try:
             path = module_path(fault.module, _ROOT)
-            compile(patched_text(fault, path.read_text(encoding="utf-8")), str(path), "exec")
+            compile(patched_text(fault, path.read_text(encoding="utf-8")), str(path), "exec", dont_inherit=True)
         except (FaultError, SyntaxError) as error:
             problems.append(str(error))
     return problems

@@ -161,7 +161,7 @@ def test_a_stuck_kernel(temperature: str, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(gpt2_kernel, "_CANCEL_S", 0.1)
     monkeypatch.setattr(board_executor, "open_board", lambda name, core: (StuckBoard(), None))
     arguments = [*GENERATE, "--model", str(TINY), "--timeout-s", "0.2", "--temperature", temperature]
-    _expect(arguments, 3, "stuck_kernel", ["stuck", "state run"], capsys)
+    _expect(arguments, 3, "stuck_kernel", ["stuck", "0.2 s", "state run"], capsys)
     assert SimU280Device._open == []
 
 
