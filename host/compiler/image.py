@@ -53,6 +53,7 @@ class _ChannelFiles:
             self.write(np.full((row - self.rows, core.lanes, core.tile), FP16_NAN, np.uint16))
 
     def close(self) -> tuple[str, ...]:
+        """Close the files; returns the SHA-256 of each."""
         for stream in self._streams:
             stream.close()
         return tuple(digest.hexdigest() for digest in self._hashes)

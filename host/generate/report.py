@@ -44,6 +44,7 @@ class Generation:
 
 
 def run_conditions(executor: str, sampler: Sampler, outcome: RunOutcome, keep_logits: bool) -> dict[str, object]:
+    """How the run was made: starts, memory model and clock of the gateware, or versions of PyTorch."""
     if executor == "torch":
         import torch
 
@@ -61,7 +62,8 @@ def run_conditions(executor: str, sampler: Sampler, outcome: RunOutcome, keep_lo
     return found
 
 
-def check_conditions(check: bool, sampler: Sampler, comparison: Comparison | None) -> dict[str, object] | None:
+def check_conditions(check: bool, sampler: Sampler, comparison: Comparison | None) -> dict[str, object]:
+    """By what the tokens were judged, or why they were not."""
     if comparison is None:
         return {"done": False, "why": "sampling" if check and not sampler.greedy else "--no-check"}
     return {

@@ -15,6 +15,7 @@ MAX_STOP_IDS = 4  # registers stop_0 to stop_3
 
 
 def check_arguments(executor: str, max_new_tokens: int, timeout_s: float) -> None:
+    """Raise BadInput for an unknown executor, no tokens wanted, or no time."""
     if executor not in EXECUTORS:
         raise BadInput(
             f"unknown executor {executor!r}",
@@ -30,6 +31,7 @@ def check_arguments(executor: str, max_new_tokens: int, timeout_s: float) -> Non
 
 
 def encode_prompt(tokenizer: Tokenizer, model: GPT2Config, prompt: str, limit: int) -> list[int]:
+    """Token ids of the prompt. BadInput if it is empty, longer than `limit`, or not of this vocabulary."""
     ids = tokenizer.encode(prompt)
     if not ids:
         raise BadInput(
@@ -61,6 +63,7 @@ def encode_prompt(tokenizer: Tokenizer, model: GPT2Config, prompt: str, limit: i
 
 
 def chosen_stop_ids(stop_ids: Sequence[int] | None, model: GPT2Config) -> tuple[int, ...]:
+    """The given stop ids, or the model\'s end-of-text. BadInput if there are more than the core compares."""
     if stop_ids is None:
         end = model.eos_token_id
         return () if end is None else (end,)

@@ -145,14 +145,6 @@ CORE_FAULTS = (
         "programs",
     ),
     Fault(
-        "score_bank_overrun",
-        "hw.gpt2.core",
-        "h.score_bank.eq(banks == self.config.score_banks),",
-        "h.score_bank.eq(0),",
-        "scores of a head overwrite those of a head that waits for the exponential",
-        "model",
-    ),
-    Fault(
         "arg_max_tie_highest",
         "hw.gpt2.arg_max",
         "(~greater & (column < best_column))",

@@ -71,7 +71,8 @@ class _PatchedLoader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = pathlib.Path(self.path)
-        return compile(patched_text(self._fault, path.read_text(encoding="utf-8")), str(path), "exec", dont_inherit=True)
+        text = patched_text(self._fault, path.read_text(encoding="utf-8"))
+        return compile(text, str(path), "exec", dont_inherit=True)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

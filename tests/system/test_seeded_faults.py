@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 
-from host.compiler import compile_model
+from host.cli.fault_hunt import hunt
 from hw.gpt2.config import core_config
-from sim.rtl.build import compile_board
-from sim.rtl.detection import ModelRun, inspect
-from sim.rtl.fault_patch import Fault
-from sim.rtl.faults import check_faults, draw_faults, export_with_fault, list_faults
-from sim.rtl.verilator import QUICK_COMPILE_FLAGS
+from sim.rtl.faults import check_faults, draw_faults, list_faults
 
 CORE = core_config("16x4")
-CHECKPOINT = pathlib.Path(__file__).resolve().parents[2] / "checkpoints" / "gpt2-tiny"
-DRAWN = draw_faults(5, seed=20)
-
-
-def kernel(fault: Fault):
-    return compile_board(CORE, export_with_fault(fault, CORE), compile_flags=QUICK_COMPILE_FLAGS)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    program, image = compile_model(CHECKPOINT, CORE, tmp_path_factory.mktemp("faults") / "program")
-    return ModelRun(program, image, tokens=(5, 77, 300, 12, 9), new_tokens=4)
+DRAWN = draw_faults(5, seed=3)
+CONTROLS = [fault for fault in list_faults() if fault.equivalent]
 
 
 def test_the_list():
@@ -37,13 +21,14 @@ def test_the_list():
 
 
 @pytest.mark.parametrize("fault", DRAWN, ids=lambda fault: fault.name)
-def test_a_drawn_fault_is_caught(fault, model):
-    finding = inspect(kernel(fault), model)
-    assert finding is not None, f"{fault.name}: {fault.description}"
+def test_a_drawn_fault_is_caught(fault):
+    (hunted,) = hunt([fault], CORE, print)
+    assert hunted.check is not None, f"{fault.name}: {fault.description}"
     if fault.caught_by == "programs":
-        assert finding.check == "programs"
+        assert hunted.check == "programs"
 
 
-@pytest.mark.parametrize("control", [f for f in list_faults() if f.equivalent][:1], ids=lambda fault: fault.name)
-def test_a_control_is_not_reported(control, model):
-    assert inspect(kernel(control), model) is None
+@pytest.mark.parametrize("control", CONTROLS[:1], ids=lambda fault: fault.name)
+def test_a_control_is_not_reported(control):
+    (hunted,) = hunt([control], CORE, print)
+    assert hunted.as_wanted, f"{control.name} was reported by {hunted.check}: {hunted.detail}"
