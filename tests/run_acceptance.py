@@ -57,7 +57,8 @@ def main() -> int:
             held, output = False, f"no end within {expired.timeout:.0f} s"
         missed += not held
         seconds = time.monotonic() - started
-        print(f"{'held  ' if held else 'missed'} {seconds:6.0f} s  {row['line']}\n         {figure(output)}", flush=True)
+        word = "held  " if held else "missed"
+        print(f"{word} {seconds:6.0f} s  {row['line']}\n         {figure(output)}", flush=True)
     return missed
 
 
