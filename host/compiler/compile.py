@@ -9,8 +9,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hw.gpt2.legality import check_program
-
 from host.compiler.errors import CompileError
 from host.compiler.image import write_image
 from host.compiler.regions import Layout, initial_registers
@@ -20,6 +18,7 @@ from host.compiler.weights import WeightSource
 from hw.board.program import MemoryImage, Program, ProgramError
 from hw.gpt2.access import derive_access
 from hw.gpt2.config import CoreConfig
+from hw.gpt2.legality import check_program
 from sw.models.checkpoint import Checkpoint
 
 __all__ = ["compile_model", "model_digest", "plan_program"]
