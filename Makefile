@@ -16,6 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 		|| { echo "Ringfly needs Python 3.11 (pynq 4.0 and the torch build are for it); set PYTHON=/path/to/python3.11"; exit 2; }
 	@command -v g++ >/dev/null || { echo "g++ is missing: apt-get install g++ make"; exit 2; }
+	@echo "installing into $(VENV) (one to two minutes)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'

@@ -8,8 +8,10 @@ The page holds one table: ``| line | command | seconds | measured |``. A command
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -21,8 +23,15 @@ ROW = re.compile(
 
 
 def rows(page: pathlib.Path) -> list[dict[str, str]]:
-    """Rows of the page's table whose second cell is a command."""
-    return [found.groupdict() for line in page.read_text().splitlines() if (found := ROW.match(line))]
+    """Rows of the page's table. Raises ValueError for a row that has no command, no seconds or no figure yet."""
+    found = []
+    for line in page.read_text().splitlines():
+        if line.startswith("|") and not line.startswith(("| line |", "|---")):
+            row = ROW.match(line)
+            if row is None:
+                raise ValueError(f"{page.name}: this row is not `| line | command | seconds | measured |`: {line}")
+            found.append(row.groupdict())
+    return found
 
 
 def figure(output: str) -> str:
@@ -30,6 +39,25 @@ def figure(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     marked = [line.removeprefix("figure:").strip() for line in lines if line.startswith("figure:")]
     return (marked or lines or ["no output"])[-1][:160]
+
+
+def run(command: str, limit_s: int) -> tuple[bool, str]:
+    """(ended with 0 in time, output); at the limit the command and all that it started are ended."""
+    process = subprocess.Popen(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+        return process.returncode == 0, output
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return False, f"no end within {limit_s} s"
 
 
 def main() -> int:
@@ -44,17 +72,7 @@ def main() -> int:
     for row in rows(page):
         command = row["command"].replace("\\|", "|")
         started = time.monotonic()
-        try:
-            done = subprocess.run(
-                ["bash", "-o", "pipefail", "-c", command],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=max(60, 3 * int(row["seconds"])),
-            )
-            held, output = done.returncode == 0, done.stdout + done.stderr
-        except subprocess.TimeoutExpired as expired:
-            held, output = False, f"no end within {expired.timeout:.0f} s"
+        held, output = run(command, max(60, 3 * int(row["seconds"])))
         missed += not held
         seconds = time.monotonic() - started
         word = "held  " if held else "missed"

@@ -6,7 +6,10 @@ from typing import Protocol, runtime_checkable
 
 from hw.board.program import MemoryImage, Program
 
-__all__ = ["BoardError", "BoardModel", "BoardStuckError"]
+__all__ = ["BANK_BYTES", "BoardError", "BoardModel", "BoardStuckError"]
+
+BANK_BYTES = 1 << 28
+"""Size of an HBM pseudo-channel of the U280 in bytes: channel c begins at global address ``c * BANK_BYTES``."""
 
 
 class BoardError(RuntimeError):

@@ -14,12 +14,11 @@ ADDRESS_BITS = 34  # byte addresses of the U280's HBM and DDR
 _BITS = {
     "position": 16,
     "prompt_end": 16,
-    "max_new_tokens": 16,
     "flags": 1,
     "stop_count": 3,
     "context_limit": 16,
     "width": 16,
-    "eps_term": 96,
+    "eps_term": 80,
     "vocab": 20,  # 2^16 strips of up to 16 lanes
     "layers": 8,
     "heads": 8,

@@ -38,10 +38,8 @@ class Export:
         """The name map as JSON.
 
         ``modules``: for the top and for each shared module, signal by signal, ``path`` (Amaranth hierarchy and signal
-            name),
-        ``verilog`` (path in the Verilog), ``bits``, ``source`` (file and line that made the signal). ``instances``:
-            path in the top to
-        the name of the shared module that stands there.
+        name), ``verilog`` (path in the Verilog), ``bits``, ``source`` (file and line that made the signal).
+        ``instances``: path in the top to the name of the shared module that stands there.
         """
         return json.dumps(self.name_map, indent=1) + "\n"
 

@@ -7,28 +7,39 @@ import enum
 from hw.bus.registers import Register, RegisterMap, Window
 from hw.gpt2.config import CoreConfig
 
-__all__ = ["IDENTITY", "INTERFACE_VERSION", "STALL_CAUSES", "ErrorCode", "Flags", "RunState", "gpt2_register_map"]
+__all__ = [
+    "IDENTITY",
+    "INTERFACE_VERSION",
+    "STALL_CAUSES",
+    "STALL_MEANINGS",
+    "ErrorCode",
+    "Flags",
+    "RunState",
+    "gpt2_register_map",
+]
 
 IDENTITY = 0x52464C59  # "RFLY"
 INTERFACE_VERSION = 0x0001_0000  # major << 16 | minor; the host refuses another major
 
-# Why the matrix unit did not issue a tile in a cycle, in order of priority. docs/core.md explains each.
-STALL_CAUSES = (
-    "token",  # at a token boundary, waiting for the arg-max
-    "instruction",  # no decoded instruction at hand
-    "writer",  # keys or values of the layer before are still being written
-    "statistics",  # statistics unit still busy with the vector before
-    "params",  # parameter rows follow each other too closely
-    "accumulator",  # same accumulator used less than its latency ago
-    "score_bank",  # all score banks hold heads that wait for the exponential
-    "softmax",  # probabilities or their sum are not ready
-    "norm",  # LayerNorm scalars are not ready
-    "operand",  # an activation word is not complete
-    "new_kv",  # the current token's key or value is not complete
-    "result",  # destination strip has an older result under way
-    "stream",  # memory has not delivered
-    "drain",  # run is ending: reads, writes and pipelines empty
-)
+STALL_MEANINGS = {
+    "token": "at a token boundary, waiting for the arg-max",
+    "instruction": "no decoded instruction at hand",
+    "writer": "keys or values of the layer before are still being written",
+    "statistics": "statistics unit still busy with the vector before",
+    "params": "parameter rows follow each other too closely",
+    "accumulator": "same accumulator used less than its latency ago",
+    "score_bank": "all score banks hold heads that wait for the exponential",
+    "softmax": "probabilities or their sum are not ready",
+    "norm": "LayerNorm scalars are not ready",
+    "operand": "an activation word is not complete",
+    "new_kv": "the current token's key or value is not complete",
+    "result": "destination strip has an older result under way",
+    "stream": "memory has not delivered",
+    "drain": "run is ending: reads, writes and pipelines empty",
+}
+"""Why the matrix unit did not issue a tile in a cycle, in order of priority."""
+
+STALL_CAUSES = tuple(STALL_MEANINGS)
 
 
 class ErrorCode(enum.IntEnum):
@@ -108,8 +119,8 @@ def gpt2_register_map(config: CoreConfig) -> RegisterMap:
             for c in range(config.channels)
         ),
         *(
-            Register(f"stall_{cause}", 0x400 + 8 * i, 64, "r", f"cycles of the last run without a tile: {cause}")
-            for i, cause in enumerate(STALL_CAUSES)
+            Register(f"stall_{cause}", 0x400 + 8 * i, 64, "r", f"cycles of the last run without a tile: {meaning}")
+            for i, (cause, meaning) in enumerate(STALL_MEANINGS.items())
         ),
         *(
             Register(name, 0x500 + 4 * i, 32, "r", f"state dump: {doc}")

@@ -100,7 +100,12 @@ class RegisterMap:
         """The documentation table."""
         rows = ["| offset | name | bits | access | meaning |", "|---|---|---|---|---|"]
         for r in sorted(self.registers, key=lambda item: item.offset):
-            rows.append(f"| {r.offset:#06x} | `{r.name}` | {r.bits} | {r.access} | {r.doc} |")
+            rows.append(f"| {r.offset:#06x} | `{r.name}` | {r.bits} | {r.access} | {_cell(r.doc)} |")
         for w in self.windows:
-            rows.append(f"| {w.offset:#06x} | `{w.name}`[{w.words}] | {w.bits} | {w.access} | {w.doc} |")
+            rows.append(f"| {w.offset:#06x} | `{w.name}`[{w.words}] | {w.bits} | {w.access} | {_cell(w.doc)} |")
         return "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Text that may stand in a cell of a Markdown table."""
+    return text.replace("|", "\\|")

@@ -15,6 +15,23 @@ class ConfigError(ValueError):
     """A core configuration that cannot be built; the message lists every violated constraint."""
 
 
+# Limits that come from the widths of instruction fields, registers and the memory map.
+_RANGES = (
+    ("channels", 1, 32),
+    ("context", 1, 4095),
+    ("act_words", 1, 4096),
+    ("prob_words", 1, 1024),
+    ("new_key_words", 1, 1024),
+    ("new_value_strips", 1, 4096),
+    ("residual_strips", 1, 1 << 14),
+    ("param_depth", 1, 1024),
+    ("score_banks", 1, 16),
+    ("fifo_words", 32, 4096),
+    ("core_clock_mhz", 1, 1000),
+    ("port_clock_mhz", 1, 1000),
+)
+
+
 def _power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
@@ -60,7 +77,8 @@ class CoreConfig:
     instructions, descriptors : int
         Depth of the instruction and access memories (128-bit words).
     slr_stages : int
-        Extra registers on the broadcast to the lanes and on the way back, per direction.
+        Extra registers on the wide paths between the lanes and the rest: operands and weights there, results back. The
+        few control bits of a lane are taken from the tag of the stage that they belong to; synthesis may retime them.
     core_clock_mhz, port_clock_mhz : int
         Assumed clocks; used for printing times only.
     """
@@ -89,7 +107,11 @@ class CoreConfig:
     port_clock_mhz: int = 200
 
     def __post_init__(self) -> None:
-        problems = []
+        problems: list[str] = []
+        wrong = [f for f in dataclasses.fields(self) if f.name != "name" and type(getattr(self, f.name)) is not int]
+        if wrong:
+            got = ", ".join(f"{f.name} = {getattr(self, f.name)!r}" for f in wrong)
+            raise ConfigError(f"core {self.name!r} cannot be built: sizes must be whole numbers, got {got}")
 
         def need(ok: bool, text: str) -> None:
             if not ok:
@@ -109,7 +131,19 @@ class CoreConfig:
                 self.context % self.tile == 0 and self.context >= self.tile,
                 f"context must be a multiple of tile ({self.tile}), got {self.context!r}",
             )
+            need(
+                self.strip_addresses <= 1 << 16,
+                f"strip addresses must fit 16 bits, the memories have {self.strip_addresses} strips",
+            )
+            need(
+                self.lanes * 32 <= self.port_bits,
+                f"a strip of fp32 logits ({self.lanes} x 32 bits) must fit a port word of {self.port_bits} bits",
+            )
         need(self.port_bits in (256, 512), f"port_bits must be 256 or 512, got {self.port_bits!r}")
+        need(_power_of_two(self.channels), f"channels must be a power of two, got {self.channels!r}")
+        for field, low, high in _RANGES:
+            value = getattr(self, field)
+            need(low <= value <= high, f"{field} must be {low} to {high}, got {value!r}")
         need(self.rows == 1, f"rows must be 1, got {self.rows!r}")
         need(0 <= self.guard_bits <= 8, f"guard_bits must be 0 to 8, got {self.guard_bits!r}")
         for field in ("acc_depth", "param_depth", "residual_strips", "score_banks", "fifo_words"):

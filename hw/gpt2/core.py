@@ -46,13 +46,11 @@ class Gpt2Core(wiring.Component):
     Members
     -------
     ``run`` (level), ``cfg`` (start registers), instruction, descriptor and token memories (synchronous read ports),
-    ``tokens_valid`` ; ``token_write*`` ; ``finish``, ``fail`` strobes with code and info ; ``drained`` : nothing is
-        under way, a reset is
-    safe ; ``tile``/``stall`` : what this cycle was ; ``dump_*`` ; ``m_axi`` : one AXI4 master per memory channel.
+    ``tokens_valid``, ``token_write*``, ``finish`` and ``fail`` strobes, ``drained``, ``tile``/``stall``, ``dump_*`` :
+    as in ``hw.board.core_interface``. ``m_axi`` : one AXI4 master per memory channel.
 
     Timing: one tile a cycle; a strip is back in the activation memory ``Stages.write`` cycles after its last tile (41
-        at 16x4).
-    Between runs the core is held in reset; memories keep their contents, start values do not depend on them.
+    at 16x4). Between runs the core is held in reset; memories keep their contents, start values do not depend on them.
     Numerics: docs/core.md. Source: DESIGN section 4, gpt2_core_sketch.
     """
 
@@ -426,7 +424,7 @@ class Gpt2Core(wiring.Component):
             ),
             self.tile.eq(issue.fire),
             self.stall.eq(issue.stall),
-            self.dump_instruction.eq(fetch.index),
+            self.dump_instruction.eq(issue.dump_index),
             self.dump_descriptor.eq(self._reader.dump_descriptor),
             self.dump_position.eq(issue.dump_position),
             self.dump_layer.eq(issue.dump_layer),

@@ -22,7 +22,7 @@ def instruction_layout() -> data.StructLayout:
 def work_layout(config: CoreConfig) -> data.StructLayout:
     """An instruction with what the fetch unit knows about it."""
     return data.StructLayout(
-        {"code": instruction_layout(), "layer": 8, "position": 16, "token": range(config.tile)}
+        {"code": instruction_layout(), "index": 16, "layer": 8, "position": 16, "token": range(config.tile)}
     )
 
 
@@ -157,6 +157,7 @@ class Fetch(wiring.Component):
                     m.d.sync += [
                         self.work_valid.eq(1),
                         work.code.eq(code),
+                        work.index.eq(pc),
                         work.layer.eq(layer),
                         work.position.eq(position),
                         work.token.eq(token),
@@ -171,7 +172,7 @@ class Fetch(wiring.Component):
             with m.State("DECIDED"):
                 m.d.comb += [
                     self.waiting.eq(1),
-                    self.token_write.eq(1),
+                    self.token_write.eq(self.run),  # a cancelled run appends nothing
                     self.token_write_addr.eq(position + 1),
                     self.token_write_data.eq(decided),
                 ]
@@ -182,7 +183,7 @@ class Fetch(wiring.Component):
                 stops = [(cfg[f"stop_{i}"] == decided) & (cfg.stop_count > i) for i in range(4)]
                 stopped = stops[0] | stops[1] | stops[2] | stops[3]
                 with m.If(stopped | (generated == cfg.max_new_tokens) | (position == cfg.context_limit)):
-                    m.d.comb += self.finish.eq(1)
+                    m.d.comb += self.finish.eq(self.run)
                     m.next = "END"
                 with m.Else():
                     m.next = "POSITION"

@@ -67,15 +67,14 @@ class Issue(wiring.Component):
     ``run`` ; ``work_*`` from :class:`hw.gpt2.fetch.Fetch`.
     ``key_words``, ``value_strips``, ``width``, ``vocab`` : start registers.
     ``look_operand``, ``look_new`` (strip words), ``look_result`` (strip) : scoreboard questions; ``hazards`` : the
-        answers.
-    ``fire`` : a tile or parameter row is issued in this cycle; ``tag``, ``source`` describe it.
-    ``mark`` : its result strip becomes busy. ``stats_start``, ``head_start``, ``commit_start`` : strobes at issue
-        that mark long
-    operations as begun (vector sums, head of scores, commit of keys or values).
-    ``idle`` : no instruction at hand. ``stall`` : index into STALL_CAUSES when nothing fired.
-        ``index``/``layer``/``position`` for the dump.
+    answers, in the same cycle.
+    ``fire`` : a tile or parameter row is issued in this cycle; ``tag`` and ``source`` describe it.
+    ``mark`` : its result strip becomes busy.
+    ``stats_start``, ``head_start``, ``commit_start`` : strobes at issue that mark long operations as begun (vector
+    sums, a head's softmax, a commit of keys or values).
+    ``stall`` : index into STALL_CAUSES when nothing fired. ``dump_*`` : the instruction at issue, for people.
 
-    Timing: one tile a cycle, no bubble between tiles of one instruction, one cycle between instructions.
+    Timing: one tile a cycle, no bubble between tiles or instructions as long as fetch keeps up (two cycles each).
     Hazards: docs/core.md section 5 (sequential meaning); priority of causes is the order of STALL_CAUSES.
     """
 
@@ -104,6 +103,7 @@ class Issue(wiring.Component):
                 "head_start": Out(1),
                 "commit_start": Out(2),
                 "stall": Out(range(len(STALL_CAUSES))),
+                "dump_index": Out(16),
                 "dump_layer": Out(8),
                 "dump_position": Out(16),
             }
@@ -117,6 +117,7 @@ class Issue(wiring.Component):
         done = Signal()  # the current instruction issues its last tile in this cycle
         m.d.comb += [
             self.work_take.eq(self.work_valid & (~valid | done) & self.run),
+            self.dump_index.eq(cur.index),
             self.dump_layer.eq(cur.layer),
             self.dump_position.eq(cur.position),
         ]

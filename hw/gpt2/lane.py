@@ -29,20 +29,20 @@ class Lane(wiring.Component):
 
     Members
     -------
-    Group by stage; each group is sampled in the cycle of its stage.
+    In groups by stage; each is sampled in the cycle of its stage.
 
-    lane stage: ``word`` and ``mask`` (activation word, elements that take part), ``row`` (the lane's weights),
-    ``patch_key``/``key`` (replace the row by the new key), ``patch_value``/``value`` (replace the marked element),
-    ``param_take``/``param_column_sum`` (the row is a parameter row of strips ``param`` ...), ``param`` (also: the
-        tile's strip).
-    accumulate: ``acc_valid``, ``acc_first``, ``acc_bias``, ``acc``.
-    drain: ``scale`` (fp32 factor), ``norm_mean`` (fp32 r*mean). One cycle before the addition (drain + 7):
-    ``residual_read``; addition (drain + 8): ``add_norm``, ``add_residual``.
-    linear: ``score_write`` at ``score_address``; at ``report`` the output ``linear`` is the fp32 result.
-    convert: ``use_gelu``. write: ``residual_write`` at ``residual_address``; output ``half`` is the fp16 result.
-    Softmax, apart: ``score_read`` (address), one cycle later ``score_max`` (the head's maximum),
-        ``Stages.exponential`` after the
-    address ``exponential`` (fp16).
+    * lane: ``word`` and ``mask`` (activation word, elements that take part), ``row`` (the lane's weights),
+      ``patch_key``/``key`` (replace the row by the new key), ``patch_value``/``value`` (replace the marked element),
+      ``param_take``/``param_column_sum`` (the row is a parameter row for strips ``param`` and on), ``param`` (of a
+      tile: its strip).
+    * accumulate: ``acc_valid``, ``acc_first``, ``acc_bias``, ``acc``.
+    * drain: ``scale`` (fp32 factor), ``norm_mean`` (fp32 r*mean).
+    * drain + 7: ``residual_read``; drain + 8, the addition: ``add_norm``, ``add_residual``.
+    * linear: ``score_write`` at ``score_address``; at report the output ``linear`` is the fp32 result.
+    * convert: ``use_gelu``.
+    * write: ``residual_write`` at ``residual_address``; the output ``half`` is the fp16 result.
+    * apart from these, the softmax: ``score_read`` (address), one cycle later ``score_max`` (the head's maximum),
+      ``Stages.exponential`` cycles after the address the output ``exponential`` (fp16).
 
     Timing: interval 1, no back-pressure; memories are not reset.
     Numerics: docs/core.md section 3; order of operations and rounding of DESIGN section 5.

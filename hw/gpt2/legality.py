@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from hw.board.core_interface import run_config_layout
 from hw.gpt2.access import derive_access
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Commit, Instruction, IsaError, Op, Params, Path
 from hw.gpt2.step_state import StepState
 
 __all__ = ["check_program"]
+
+_MAX_STRIPS = 1 << 16  # the tag's strip index has 16 bits
 
 
 def check_program(instructions: Sequence[Instruction], registers: Mapping[str, int], config: CoreConfig) -> list[str]:
@@ -215,6 +218,9 @@ class _Checker:
         ):
             if not low <= value <= high:
                 self.say(None, "rule 1", f"{what} is {value}, must be {low} to {high}")
+        for name, field in run_config_layout(c):
+            if not 0 <= get(name) < 1 << field.width:
+                self.say(None, "rule 1", f"register {name} is {get(name)}, the core keeps {field.width} bits")
 
     def _attention(self, loops: Mapping[int, int]) -> None:
         """Rule 4, in the order of the program."""
@@ -262,6 +268,10 @@ class _Checker:
             strips = mm.dst + mm.strips
             if (mm.commit == Commit.TOKEN) != (index == products[-1][0]):
                 self.say(index, "rule 5", "exactly the last LOGITS product has commit TOKEN")
+            if mm.commit == Commit.TOKEN and index != len(self.instructions) - 2:
+                self.say(index, "rule 5", "nothing but NEXT may follow commit TOKEN")
+        if strips > _MAX_STRIPS:
+            self.say(None, "section 6", f"the logits have {strips} strips, the core counts to {_MAX_STRIPS}")
         vocab, limit = self.register("vocab"), self.register("logits_rows") * c.channels * c.port_bytes // 4
         if not 1 <= vocab <= strips * c.lanes:
             self.say(None, "section 6", f"vocab {vocab} must be 1 to {strips * c.lanes}, the columns of the logits")

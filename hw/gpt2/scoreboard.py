@@ -17,7 +17,7 @@ class Scoreboard(wiring.Component):
     """Two bits a strip: one toggles at issue, one at the write; a strip is busy while they differ.
 
     So two small memories replace one flip-flop a strip, and a reset needs no clearing: when the pipelines are empty
-        the bits agree.
+    the bits agree.
 
     Members
     -------

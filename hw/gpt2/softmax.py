@@ -31,21 +31,20 @@ class Softmax(wiring.Component):
     Members
     -------
     ``score_valid``, ``scores`` (N fp32), ``score_mask``, ``score_first``, ``score_last``, ``score_tile``,
-        ``score_bank``,
-    ``score_head``, ``score_position``, ``score_prob`` : one strip of scores; the lanes store it themselves at the
-        same time.
+    ``score_bank``, ``score_head``, ``score_position``, ``score_prob`` : one strip of scores; the lanes store it
+    themselves at the same time.
     ``score_read`` : address for the lanes' score memories; ``score_max`` : one cycle later, the head's maximum.
     ``exponentials`` (N fp16) : from the lanes, ``Stages.exponential`` cycles after the address.
     ``prob_write``, ``prob_word``, ``prob_strip``, ``prob_data`` : to the probability memory. Strips behind the last
-        position are not written.
-    ``bank_free`` : strobe, one more bank may be filled. ``ready``, ``ready_head`` : strobe, probabilities and 1/sum
-        of that head are in place.
+    position are not written.
+    ``bank_free`` : strobe, one more bank may be filled.
+    ``ready``, ``ready_head`` : strobe, probabilities and 1/sum of that head are in place.
     ``inverse_head``/``inverse`` : 1/sum of a head, fp32, combinational.
 
     Timing: N exponentials a cycle; from a head's last score to ``ready`` about 45 cycles plus one a strip; heads
-        overlap.
+    overlap.
     Numerics: exp(0) is exactly 1; the sum is exact; 1/sum is correctly rounded. NaN in any score makes all results of
-        the head NaN.
+    the head NaN.
     """
 
     def __init__(self, config: CoreConfig):

@@ -38,10 +38,9 @@ class Stages:
     """Cycles after issue.
 
     ``lane``: row, word and patch at the lane's inputs; ``accumulate``: tile sum at the adder; ``drain``: final sum at
-        the
-    drain unit; ``linear``: fp32 result (scores, logits); ``convert``: at the rounding to fp16; ``write``: fp16 strip
-        at the
-    memories. A strip written at ``write`` can be read by a tile issued one cycle later.
+    the drain unit; ``linear``: fp32 result in the lane, ``report``: the same back from the lanes; ``convert``: at the
+    rounding to fp16; ``write``: fp16 strip at the memories. A strip written at ``write`` can be read by a tile issued
+    one cycle later.
     """
 
     config: CoreConfig

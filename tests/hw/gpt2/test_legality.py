@@ -116,6 +116,7 @@ BROKEN = [
     # logits
     (changed(11, commit=Commit.NONE), "rule 5: exactly the last LOGITS product has commit TOKEN"),
     (changed(10, commit=Commit.TOKEN), "instruction 10 (MM): rule 5: exactly the last LOGITS"),
+    ([*PROGRAM[:12], PROGRAM[9], *PROGRAM[12:]], "instruction 11 (MM): rule 5: nothing but NEXT may follow"),
     (changed(4, commit=Commit.TOKEN), "rule 5: commit TOKEN needs path LOGITS"),
     (changed(10, decode_only=0), "rule 5: LOGITS must be decode_only"),
     (changed(11, dst=9), "section 6: strips of the logits go on at 8, dst is 9"),
