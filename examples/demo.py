@@ -42,7 +42,7 @@ def main() -> int:
     spent = {"set-up (.venv)": time.time() - arguments.since}
 
     from host.cli.progress import Progress
-    from host.generate.generate import generate
+    from host.runtime.generate import generate
 
     print(f"\n{PROMPT}", end="", flush=True)
     result = generate(

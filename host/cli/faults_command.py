@@ -11,7 +11,7 @@ import typer
 from host.cli.output import EXIT_WRONG, command_errors, quiet_stdout, write_json
 
 if TYPE_CHECKING:
-    from host.cli.fault_hunt import Hunted
+    from host.bench.fault_hunt import Hunted
     from sim.rtl.fault_patch import Fault
 
 __all__ = ["faults_command"]
@@ -47,7 +47,7 @@ def faults_command(
     chosen = [find_fault(one) for one in name or ()]
     if draw:
         chosen += draw_faults(draw, seed)
-    from host.cli.fault_hunt import hunt
+    from host.bench.fault_hunt import hunt
     from host.compiler import chosen_core
 
     found: list[Hunted] = []

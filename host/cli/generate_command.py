@@ -13,7 +13,7 @@ from host.cli.output import EXIT_WRONG, command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from host.generate.report import Generation
+    from host.runtime.report import Generation
 
 __all__ = ["generate_command"]
 
@@ -65,7 +65,7 @@ def generate_command(
 
     Example: ringfly generate --model checkpoints/gpt2-tiny --prompt "And it came to pass" --max-new-tokens 20
     """
-    from host.generate.generate import generate
+    from host.runtime.generate import generate
 
     progress = Progress()
     pieces: list[str] = []
@@ -115,11 +115,14 @@ def _summary(result: Generation) -> str:
     parts.append(where)
     if result.decode_cycles_per_token is not None:
         parts.append(
-            f"{result.decode_cycles_per_token:,.0f} cycles a token, {result.ms_per_token_at_200mhz:.4f} ms at an "
-            f"assumed 200 MHz; {result.prefill_cycles:,} cycles to the first"
+            f"{result.decode_cycles_per_token:,.0f} cycles a token, {result.ms_per_token:.4f} ms at an assumed "
+            f"{result.conditions['core_clock_mhz']} MHz; {result.prefill_cycles:,} cycles to the first"
         )
     if result.matches_reference is not None:
         parts.append(f"compared with PyTorch fp32: {result.matches_reference}")
+        check = result.conditions["check"]
+        if isinstance(check, dict) and check["suspicion"]:
+            parts.append(str(check["suspicion"]))
     for tie in (*result.near_ties, *result.wrong_tokens):
         here = f"position {tie['position']}: token {tie['ours']}, PyTorch {tie['reference']}"
         parts.append(f"{here}, logits apart by {tie['gap']:.2g}")

@@ -33,6 +33,7 @@ TRACEBACK = "RINGFLY_TRACEBACK"  # set it to see where an error came from
 _LOWER: dict[str, tuple[int, str, str]] = {
     "ModelError": (EXIT_USER, "model", ""),
     "ConfigError": (EXIT_USER, "bad_core", "See `ringfly compile --help` for the known cores."),
+    "RegisterMapError": (EXIT_USER, "bad_core", "The kernel's registers have no room for a core of these sizes."),
     "FaultError": (EXIT_USER, "bad_fault", "See `ringfly faults --list`."),
     "ProgramError": (EXIT_USER, "bad_program", "Make the folder again with `ringfly compile`."),
     "ToolMissingError": (EXIT_USER, "missing_tool", "See `ringfly doctor`; `--executor functional` needs no tools."),

@@ -10,9 +10,7 @@ from host.compiler.shape import Shape
 from hw.board.program import Region
 from hw.numerics.norm_scalars import norm_eps_term
 
-__all__ = ["ALIGNMENT_BYTES", "Layout", "initial_registers"]
-
-ALIGNMENT_BYTES = 4096  # regions start where an AXI burst may start whatever its length
+__all__ = ["Layout", "initial_registers"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,21 +23,7 @@ class Layout:
     @classmethod
     def of(cls, shape: Shape) -> Layout:
         """Place weights, embeddings, keys, values and logits one after the other."""
-        cache = shape.model.n_layer * shape.heads
-        sizes = {
-            "weights": shape.weight_rows,
-            "position_embedding": shape.position_rows,
-            "token_embedding": shape.token_rows,
-            "keys": cache * shape.key_head_rows,
-            "values": cache * shape.value_head_rows,
-            "logits": shape.context * shape.logits_rows,
-        }
-        unit = max(1, ALIGNMENT_BYTES // shape.core.port_bytes)
-        rows, next_row = {}, 0
-        for name, size in sizes.items():
-            rows[name] = (next_row, size)
-            next_row += -(-size // unit) * unit
-        return cls(shape, rows)
+        return cls(shape, shape.region_rows)
 
     def base(self, name: str) -> int:
         """First row of a region."""
@@ -48,13 +32,12 @@ class Layout:
     @property
     def image_rows(self) -> int:
         """Rows of the image: up to the first row behind the embeddings."""
-        return self.base("keys")
+        return self.shape.image_rows
 
     @property
     def total_rows(self) -> int:
         """Rows of a channel in use."""
-        start, size = self.rows["logits"]
-        return start + size
+        return self.shape.total_rows
 
     def regions(self) -> tuple[Region, ...]:
         """One region a channel and name, in bytes."""

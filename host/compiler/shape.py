@@ -12,8 +12,9 @@ from host.compiler.errors import Problem
 from hw.gpt2.config import CoreConfig
 from sw.models.gpt2_config import GPT2Config
 
-__all__ = ["CHANNEL_BYTES", "GROUP", "Shape"]
+__all__ = ["ALIGNMENT_BYTES", "CHANNEL_BYTES", "GROUP", "Shape"]
 
+ALIGNMENT_BYTES = 4096  # regions start where an AXI burst may start whatever its length
 CHANNEL_BYTES = 256 << 20  # one HBM pseudo-channel of a U280
 GROUP = 8  # output strips that are open together; the sketch's G
 MAX_WIDTH = (1 << 13) - 1  # count of hw.numerics.norm_scalars
@@ -237,9 +238,9 @@ class Shape:
         most("access descriptors", descriptors, core.descriptors, "ask for a shorter context")
         most(
             "bytes per memory channel",
-            self.rows_needed() * core.port_bytes,
+            self.total_rows * core.port_bytes,
             channel_bytes,
-            f"weights and embeddings take {self.image_rows() * core.port_bytes}; a shorter context saves the rest",
+            f"weights and embeddings take {self.image_rows * core.port_bytes}; a shorter context saves the rest",
         )
         return found
 
@@ -251,11 +252,31 @@ class Shape:
         descriptors = 2 + 1 + 1 + split + 2 * passes + 1 + 1 + 1
         return instructions, descriptors
 
-    def image_rows(self) -> int:
-        """Rows that the image fills: weights, then the embeddings (regions start on a burst, see `regions`)."""
-        return self.weight_rows + self.position_rows + self.token_rows
+    @cached_property
+    def region_rows(self) -> dict[str, tuple[int, int]]:
+        """(first row, rows) of every region by name, one after the other; each starts on `ALIGNMENT_BYTES`."""
+        cache = self.model.n_layer * self.heads
+        sizes = {
+            "weights": self.weight_rows,
+            "position_embedding": self.position_rows,
+            "token_embedding": self.token_rows,
+            "keys": cache * self.key_head_rows,
+            "values": cache * self.value_head_rows,
+            "logits": self.context * self.logits_rows,
+        }
+        unit = max(1, ALIGNMENT_BYTES // self.core.port_bytes)
+        rows, next_row = {}, 0
+        for name, size in sizes.items():
+            rows[name] = (next_row, size)
+            next_row += _ceil(size, unit) * unit
+        return rows
 
-    def rows_needed(self) -> int:
-        """Rows of all regions, without the few that alignment adds."""
-        per_layer = self.heads * (self.key_head_rows + self.value_head_rows)
-        return self.image_rows() + self.model.n_layer * per_layer + self.context * self.logits_rows
+    @property
+    def image_rows(self) -> int:
+        """Rows of the image: up to the first row behind the embeddings."""
+        return self.region_rows["keys"][0]
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of a channel in use."""
+        return sum(self.region_rows["logits"])

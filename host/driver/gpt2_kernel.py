@@ -34,7 +34,8 @@ __all__ = ["Gpt2Kernel"]
 _START = 1  # bit 0 of ctrl
 _CARD_POLL_S = 0.0005  # pause between polls of a real card
 _CANCEL_S = 10.0  # close() waits that long for a cancelled run
-_PROGRESS_POLLS = 4  # polls between the two state dumps that tell slow from stuck
+_PROGRESS_POLLS = 4  # at least so many polls tell slow from stuck,
+_PROGRESS_CYCLES = 20_000  # and so many cycles if the kernel counts them: no unit works that long without a tile
 
 
 class Gpt2Kernel(KernelRegisters):
@@ -267,20 +268,31 @@ class Gpt2Kernel(KernelRegisters):
         return RunResult(new, request.reason(new), cycles)
 
     def _expired(self, timeout_s: float) -> MachineError:
-        """TimeLimit if the kernel still moves, else StuckKernel."""
-        before = self.state_dump()
-        for _ in range(_PROGRESS_POLLS):
+        """TimeLimit if the kernel still works, else StuckKernel.
+
+        It works if tiles, tokens or positions go on; the other state registers may stand still meanwhile.
+        """
+        before, begin = self._progress(), self.get("cycles")
+        polls = passed = 0
+        while polls < _PROGRESS_POLLS or 0 < passed < _PROGRESS_CYCLES:
             time.sleep(self._poll_s)
             self.running()
-        after = self.state_dump()
-        if before == after:
-            return StuckKernel(
-                f"the kernel is stuck: no end within {timeout_s:g} s and no progress: {state_words(after)}",
-                value=after,
-                hint="Cancel the run; if that does not end it, load the xclbin again.",
-            )
-        return TimeLimit(
-            f"the kernel did not end within {timeout_s:g} s; it still works: {state_words(after)}",
-            value=after,
-            hint="Wait longer (a larger time limit), or cancel the run.",
+            if self._progress() != before:
+                state = self.state_dump()
+                return TimeLimit(
+                    f"the kernel did not end within {timeout_s:g} s; it still works: {state_words(state)}",
+                    value=state,
+                    hint="Wait longer (a larger time limit), or cancel the run.",
+                )
+            polls, passed = polls + 1, self.get("cycles") - begin
+        state = self.state_dump()
+        watched = f"{passed} cycles" if passed else f"{polls} polls"
+        return StuckKernel(
+            f"the kernel is stuck: its time limit has passed, and then {watched} without a tile or token: "
+            f"{state_words(state)}",
+            value=state,
+            hint="Cancel the run; if that does not end it, load the xclbin again.",
         )
+
+    def _progress(self) -> tuple[int, ...]:
+        return tuple(self.get(name) for name in ("tiles", "tokens_valid", "dump_position", "done_count"))

@@ -10,9 +10,9 @@ from typing import Literal
 from host.errors import BadInput
 from hw.board.gpt2_map import Flags
 
-__all__ = ["RUN_REGISTERS", "FinishReason", "RunRequest", "RunResult"]
+__all__ = ["MAX_STOP_IDS", "RUN_REGISTERS", "FinishReason", "RunRequest", "RunResult"]
 
-MAX_STOP_IDS = 4
+MAX_STOP_IDS = 4  # registers stop_0 to stop_3
 RUN_REGISTERS = (
     "position",
     "prompt_end",

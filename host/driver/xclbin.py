@@ -29,6 +29,7 @@ from host.driver.xclbin_info import MAGIC, METADATA_FORMAT, content_uuid
 from host.errors import BadInput
 from hw.board.gpt2_map import INTERFACE_VERSION, gpt2_register_map
 from hw.gpt2.config import CoreConfig
+from sim.rtl.build_cache import cache_root
 
 __all__ = ["cached_xclbin", "write_xclbin"]
 
@@ -65,9 +66,7 @@ def write_xclbin(config: CoreConfig, path: pathlib.Path, *, interface_version: i
 
 def cached_xclbin(config: CoreConfig, folder: pathlib.Path | None = None) -> pathlib.Path:
     """Path of the core's xclbin in the cache folder (default ``$RINGFLY_CACHE/xclbin``); written if it is not there."""
-    if folder is None:
-        root = os.environ.get("RINGFLY_CACHE") or pathlib.Path.home() / ".cache" / "ringfly"
-        folder = pathlib.Path(root) / "xclbin"
+    folder = cache_root() / "xclbin" if folder is None else folder
     path = folder / f"gpt2_{config.name}_{config.digest[:12]}_{INTERFACE_VERSION:08x}.xclbin"
     return path if path.is_file() else write_xclbin(config, path)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-
-from hw.board.board_model import BoardError
+from hw.board.board_model import BANK_BYTES, BoardError
 from hw.board.gpt2_map import IDENTITY, INTERFACE_VERSION, ErrorCode, RunState, gpt2_register_map
 from hw.board.program import MemoryImage, Program
 from hw.bus.registers import Window
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Access, AccessKind, Instruction, IsaError, Op
+from sim.kv_hash import hash_keys_and_values
 
 from .channel_memory import ChannelMemory
 from .core_step import CoreStep, IllegalInstructionError
@@ -18,7 +17,6 @@ from .row_stream import RowStream
 
 __all__ = ["FunctionalBoard"]
 
-_HBM_CHANNEL_BYTES = 1 << 28
 _DONE, _IDLE, _READY = 2, 4, 8
 
 
@@ -145,12 +143,7 @@ class FunctionalBoard:
 
     def kv_hash(self) -> str:
         """See BoardModel."""
-        program = self._loaded()
-        digest = hashlib.sha256()
-        regions = [*program.regions_of("keys"), *program.regions_of("values")]
-        for region in sorted(regions, key=lambda r: (r.channel, r.offset)):
-            digest.update(self._memory.bytes_of(region.channel, region.offset, region.bytes).data)
-        return digest.hexdigest()
+        return hash_keys_and_values(self._loaded(), self._memory.bytes_of)
 
     def close(self) -> None:
         """See BoardModel."""
@@ -225,7 +218,7 @@ class FunctionalBoard:
 
     def _first_row(self) -> int:
         """Row of the model's memory at which the registers ``hbm<c>`` place row 0, the same in every channel."""
-        starts = {self._registers[f"hbm{c}"] % _HBM_CHANNEL_BYTES for c in range(self._config.channels)}
+        starts = {self._registers[f"hbm{c}"] % BANK_BYTES for c in range(self._config.channels)}
         start = starts.pop()
         if starts or start % self._config.port_bytes:
             raise BoardError(

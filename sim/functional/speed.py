@@ -1,4 +1,4 @@
-"""Measures the executor: ``python -m sim.functional.speed [--core 64x16] [--positions N] [--json]``.
+"""Measures the executor: ``python -m sim.functional.speed [--core 64x16] [--positions N] [--require X] [--json]``.
 
 The products are those of one GPT-2 345M layer (width 1024) and a small head, on random weights and through the whole
 executor (rows from a mapped image, drain unit, registers); attention takes no part.
@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 import tempfile
 import time
 
@@ -121,21 +122,25 @@ def measure(core: str = "64x16", positions: int = 16) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit code, 1 if the measured rate is below the required one."""
     parser = argparse.ArgumentParser(prog="python -m sim.functional.speed", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--core", default="64x16", help="core configuration, for example 16x4 (default: 64x16)")
     parser.add_argument("--positions", type=int, default=16, help="positions per measurement (default: 16)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
+    parser.add_argument("--require", type=float, default=0.0, metavar="X", help="exit code 1 below X MAC/s, e.g. 300e6")
+    options = parser.parse_args(arguments)
     result = measure(options.core, options.positions)
+    rate = int(str(result["mac_per_second"]))
+    missed = rate < options.require
     if options.json:
         print(json.dumps(result))
-        return
-    rate = int(str(result["mac_per_second"])) / 1e6
-    print(f"functional executor, core {options.core}: {rate:,.0f} million MAC/s on {result['cores']} cores")
-    print("  " + ", ".join(f"{key} {value}" for key, value in result.items()))
+        return int(missed)
+    print(", ".join(f"{key} {value}" for key, value in result.items()))
+    bar = f", required {options.require / 1e6:,.0f}" if options.require else ""
+    print(f"figure: {rate / 1e6:,.0f} million MAC/s on {result['cores']} cores, core {options.core}{bar}")
+    return int(missed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import hashlib
 import pathlib
 
-from hw.board.board_model import BoardError, BoardStuckError
+from hw.board.board_model import BANK_BYTES, BoardError, BoardStuckError
 from hw.board.gpt2_map import STALL_CAUSES, RunState, gpt2_register_map
 from hw.board.program import MemoryImage, Program
 from hw.bus.registers import RegisterMap
 from hw.gpt2.isa import Access, Instruction, IsaError
+from sim.kv_hash import hash_keys_and_values
 from sim.rtl.build import BuiltBoard
 from sim.rtl.harness import Counter, MemoryTiming, Result, TimingFields, load_harness
 
 __all__ = ["RtlBoard"]
 
-_BANK_BYTES = 1 << 28  # HBM pseudo-channel of the U280: channel c begins at byte c times this
 _COUNTERS = {
     "ticks": Counter.RUN_TICKS,
     "harness_tiles": Counter.TILES,
@@ -98,7 +97,7 @@ class RtlBoard:
                 raise BoardError(f"memory image {path} cannot be mapped: error {error}")
         self._channel_bytes = image.channel_bytes
         self._program = program
-        values = {f"hbm{c}": c * _BANK_BYTES for c in range(self.config.channels)} | dict(program.registers)
+        values = {f"hbm{c}": c * BANK_BYTES for c in range(self.config.channels)} | dict(program.registers)
         for name, value in values.items():
             register = self.map[name]
             self.write_register(register.offset, value, register.bits // 8)
@@ -193,12 +192,11 @@ class RtlBoard:
         """SHA-256 over all key and value regions, whole, in order of channel and offset."""
         if self._program is None:
             raise BoardError("no program is loaded, so there are no key and value regions")
-        regions = self._program.regions_of("keys") + self._program.regions_of("values")
-        digest = hashlib.sha256()
-        for region in sorted(regions, key=lambda r: (r.channel, r.offset)):
-            address = self._memory(region.channel, region.offset, region.bytes)
-            digest.update((ctypes.c_char * region.bytes).from_address(address))
-        return digest.hexdigest()
+
+        def memory(channel: int, offset: int, bytes: int) -> ctypes.Array:
+            return (ctypes.c_char * bytes).from_address(self._memory(channel, offset, bytes))
+
+        return hash_keys_and_values(self._program, memory)
 
     def trace(self, path: pathlib.Path, from_cycle: int, cycles: int) -> None:
         """Write FST waves of ``cycles`` cycles of the next run (or the present one), from ``from_cycle`` on.
@@ -265,7 +263,7 @@ class RtlBoard:
             if 0 <= channel < len(self._base):
                 shift = 8 * part
                 self._base[channel] = self._base[channel] & ~(0xFFFFFFFF << shift) | word << shift
-                self._library.board_base(self._handle(), channel, self._base[channel] & -_BANK_BYTES)
+                self._library.board_base(self._handle(), channel, self._base[channel] & -BANK_BYTES)
 
     def _memory(self, channel: int, offset: int, bytes: int) -> int:
         """Address in this process. Raises BoardError outside the channel's memory."""

@@ -16,13 +16,14 @@ import numpy as np
 from hw.board.board_model import BoardError, BoardModel
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode, gpt2_register_map
 from hw.board.program import MemoryImage, Program
+from hw.gpt2.config import CoreConfig
 from sim.functional import FunctionalBoard
 from sim.programs.random_case import CaseResult, RandomCase, await_end, random_case, run_case, start_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard
 from sim.rtl.harness import MemoryTiming
 
-__all__ = ["CANCEL_CYCLES", "CHECKS", "Finding", "ModelRun", "inspect"]
+__all__ = ["CANCEL_CYCLES", "CHECKS", "Finding", "ModelRun", "full_cache_cases", "inspect"]
 
 CANCEL_CYCLES = 10_000  # a cancelled run must have ended by then
 _MAX_CYCLES = 200_000
@@ -102,10 +103,10 @@ def _programs(built: BuiltBoard) -> None:
     _compare_cases(built, "random program", (random_case(seed, built.config) for seed in _PROGRAM_SEEDS))
 
 
-def _from_the_start(built: BuiltBoard) -> Iterator[RandomCase]:
-    """Cases that begin at position 0 and run until the cache is full."""
+def full_cache_cases(config: CoreConfig) -> Iterator[RandomCase]:
+    """Random cases that begin at position 0 and run until the cache is full."""
     for seed in range(1000, 1100):
-        case = random_case(seed, built.config)
+        case = random_case(seed, config)
         if case.run_registers["position"] == 0:
             run = case.run_registers | {"max_new_tokens": 1000, "stop_count": 0}
             yield dataclasses.replace(case, run_registers=run)
@@ -113,7 +114,7 @@ def _from_the_start(built: BuiltBoard) -> Iterator[RandomCase]:
 
 def _ends(built: BuiltBoard) -> None:
     """Full cache, stop ids in every place, ties."""
-    full = next(_from_the_start(built))
+    full = next(full_cache_cases(built.config))
     tokens = _functional(full).tokens
     first = full.run_registers["prompt_end"]
     cases = [full]
@@ -127,7 +128,7 @@ def _ends(built: BuiltBoard) -> None:
 
 def _control(built: BuiltBoard) -> None:
     """Done count, error register, tokens while running, cancel, and a run after each."""
-    case = next(_from_the_start(built))
+    case = next(full_cache_cases(built.config))
     want = _functional(case)
     table = gpt2_register_map(built.config)
     with tempfile.TemporaryDirectory() as folder, RtlBoard(built) as board:

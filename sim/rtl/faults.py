@@ -25,6 +25,7 @@ from sim.rtl.fault_patch import Fault, FaultError, module_path, patched_text
 __all__ = ["check_faults", "draw_faults", "export_with_fault", "find_fault", "list_faults"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
+_EXPORT_LIMIT_S = 1800.0
 
 
 def list_faults() -> tuple[Fault, ...]:
@@ -68,20 +69,26 @@ def export_with_fault(name: str | Fault, config: CoreConfig) -> Export:
     """Verilog of the kernel with one fault in it, for ``sim.rtl.build.compile_board``; kept in the build cache.
 
     Raises FaultError if the fault is unknown, its text is not found exactly once, or the faulty design cannot be
-    elaborated.
+    elaborated (within half an hour).
     """
     fault = find_fault(name) if isinstance(name, str) else name
 
     def build(folder: pathlib.Path) -> None:
         request = {"fault": dataclasses.asdict(fault), "config": config.to_json(), "folder": str(folder)}
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "sim.rtl.fault_export"],
-            input=json.dumps(request),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-            capture_output=True,
-            text=True,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-m", "sim.rtl.fault_export"],
+                input=json.dumps(request),
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+                capture_output=True,
+                text=True,
+                timeout=_EXPORT_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise FaultError(
+                f"fault {fault.name}: the faulty design is not exported after {_EXPORT_LIMIT_S:.0f} s"
+            ) from None
         if done.returncode:
             raise FaultError(f"fault {fault.name}: the faulty design cannot be exported:\n{done.stderr[-3000:]}")
 

@@ -1,4 +1,4 @@
-"""Measures the simulated board: ``python -m sim.rtl.speed [--core 16x4] [--cycles N] [--json]``.
+"""Measures the simulated board: ``python -m sim.rtl.speed [--core 16x4] [--cycles N] [--require X] [--json]``.
 
 The program streams random weights through products of width 256 (plain, residual, GELU, arg-max); attention takes no
 part.
@@ -101,21 +101,27 @@ def measure(built: BuiltBoard, cycles: int) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit code, 1 if the measured speed is below the required one."""
     parser = argparse.ArgumentParser(prog="python -m sim.rtl.speed", description=__doc__.partition("\n")[0])
     parser.add_argument("--core", default="16x4", help="core to simulate (default: 16x4)")
     parser.add_argument("--cycles", type=int, default=300_000, help="clock cycles to measure (default: 300000)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    arguments = parser.parse_args()
-    result = measure(build_board(core_config(arguments.core)), arguments.cycles)
-    if arguments.json:
+    parser.add_argument("--require", type=float, default=0.0, metavar="X", help="exit code 1 below X cycles/s")
+    options = parser.parse_args(arguments)
+    result = measure(build_board(core_config(options.core)), options.cycles)
+    rate = int(str(result["cycles_per_s"]))
+    missed = rate < options.require
+    if options.json:
         json.dump(result, sys.stdout)
         print()
     else:
         for name, value in result.items():
             print(f"{name:24} {value}")
+        bar = f", required {options.require:,.0f}" if options.require else ""
+        print(f"figure: {rate:,} cycles/s, core {options.core}{bar}")
+    return int(missed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -86,6 +86,6 @@ def _first_line(*command: str, root: pathlib.Path | None = None) -> str:
     environment = os.environ | ({"VERILATOR_ROOT": str(root)} if root else {})
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolMissingError(f"{command[0]} cannot be run: {error}") from None
     return (done.stdout or done.stderr).strip().partition("\n")[0].strip()

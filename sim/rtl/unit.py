@@ -17,14 +17,15 @@ from amaranth.back import verilog
 from amaranth.hdl import Shape
 from amaranth.lib import wiring
 
-from sim.rtl.build_cache import cached_folder
+from sim.rtl.build_cache import BuildError, cached_folder
 from sim.rtl.toolchain import Toolchain, find_toolchain
-from sim.rtl.verilator import VERILATE_FLAGS, BuildError
+from sim.rtl.verilator import VERILATE_FLAGS
 
 __all__ = ["VerilatedUnit"]
 
 # units are small and their tests short: most time goes into compiling, not into running
 _COMPILE_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TRACE=0")
+_COMMAND_LIMIT_S = 1800.0
 
 _HARNESS = """
 #include "Vunit.h"
@@ -211,6 +212,11 @@ def _library(name: str, text: str, harness: str) -> pathlib.Path:
 
 
 def _run(command: list[str], folder: pathlib.Path, tools: Toolchain) -> None:
-    done = subprocess.run(command, cwd=folder, env=tools.environment(), text=True, capture_output=True)
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=tools.environment(), text=True, capture_output=True, timeout=_COMMAND_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{' '.join(command)} has not ended within {_COMMAND_LIMIT_S:.0f} s") from None
     if done.returncode:
         raise BuildError(f"{' '.join(command)} failed with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")

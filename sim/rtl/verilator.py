@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from sim.rtl.build_cache import cached_folder
-from sim.rtl.toolchain import Toolchain, ToolMissingError, find_toolchain
+from sim.rtl.build_cache import BuildError, cached_folder
+from sim.rtl.toolchain import Toolchain, find_toolchain
 
 __all__ = ["COMPILE_FLAGS", "QUICK_COMPILE_FLAGS", "VERILATE_FLAGS", "BuildError", "build_library"]
 
@@ -33,10 +33,9 @@ _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
 _RUNTIME_TRACE = ("verilated_fst_c.cpp",)
 _FIRST_REPORT_S = 2.0
 _REPORT_EVERY_S = 10.0
-
-
-class BuildError(RuntimeError):
-    """Verilator or the C++ compiler failed; the message ends with the tool's own output."""
+_STEP_LIMIT_S = 1800.0  # verilating, or compiling all files of a model
+_QUESTION_LIMIT_S = 60.0  # asking the compiler something
+_HERE = pathlib.Path(__file__).parent
 
 
 def build_library(
@@ -66,7 +65,8 @@ def build_library(
         Include FST tracing (a slower model); the harness sees ``VM_TRACE`` as 1.
 
     The library lies in the build cache (see :func:`sim.rtl.build_cache.cached_folder`) beside ``model.v``. Raises
-    ToolMissingError or BuildError.
+    ToolMissingError or BuildError. Where the headers of LZ4 or zlib, which the FST writer includes, are missing, waves
+    are written uncompressed.
     """
     tools = find_toolchain()
     tracing = ("--trace-fst",) if trace else ()
@@ -76,12 +76,17 @@ def build_library(
     common = [tools.verilator_version, tools.cxx_version, machine, *compile_flags, *defines]
     flags = [*compile_flags, *defines, f"-I{tools.root}/include", f"-I{tools.root}/include/vltstd", "-I."]
 
-    shim = (pathlib.Path(__file__).parent / "lz4.h").read_text() if trace else ""
+    shims = ["lz4.h"] if trace else []
+    libraries = []
+    if trace and _has_zlib(tools):
+        libraries.append("-lz")
+    elif trace:
+        shims.append("zlib.h")
+    shim_texts = [(_HERE / shim).read_text() for shim in shims]
 
     def build_runtime(folder: pathlib.Path) -> None:
-        if trace:
-            _need_zlib(tools)
-            (folder / "lz4.h").write_text(shim)
+        for shim, text in zip(shims, shim_texts, strict=True):
+            (folder / shim).write_text(text)
         names = _RUNTIME + (_RUNTIME_TRACE if trace else ())
         progress = _Progress("Verilator's run-time library (once)")
         commands = [[str(tools.cxx), *flags, "-c", str(tools.root / "include" / source)] for source in names]
@@ -103,7 +108,6 @@ def build_library(
         ]
         _run_all(commands, folder, tools, progress, "compiling")
         objects = sorted(path.name for path in folder.glob("*.o")) + sorted(map(str, runtime.glob("*.o")))
-        libraries = ("-lz",) if trace else ()
         link = [str(tools.cxx), *flags, "-shared", "-o", "model.so", *objects, "-pthread", *libraries]
         _run_all([link], folder, tools, progress, "linking")
         for path in folder.iterdir():
@@ -111,21 +115,27 @@ def build_library(
                 path.unlink()
         progress.finish()
 
-    runtime = cached_folder("runtime", [*common, *tracing, shim], build_runtime)
+    runtime = cached_folder("runtime", [*common, *tracing, *libraries, *shim_texts], build_runtime)
     texts = [text for item in sorted(sources.items()) for text in item]
-    recipe = [*common, *tracing, *verilate_flags, prefix, top, verilog, *texts]
+    recipe = [*common, *tracing, *libraries, *verilate_flags, prefix, top, verilog, *texts]
     return cached_folder(name, recipe, build_model) / "model.so"
 
 
 def _native_flags(tools: Toolchain) -> str:
-    command = [str(tools.cxx), "-march=native", "-Q", "--help=target"]
-    return subprocess.run(command, capture_output=True, text=True).stdout
+    return _asked(tools, "-march=native", "-Q", "--help=target").stdout
 
 
-def _need_zlib(tools: Toolchain) -> None:
-    command = [str(tools.cxx), "-E", "-include", "zlib.h", "-x", "c++", os.devnull]
-    if subprocess.run(command, capture_output=True).returncode:
-        raise ToolMissingError("waves need the headers of zlib: install them with `apt-get install zlib1g-dev`")
+def _has_zlib(tools: Toolchain) -> bool:
+    return _asked(tools, "-E", "-include", "zlib.h", "-x", "c++", os.devnull).returncode == 0
+
+
+def _asked(tools: Toolchain, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the compiler for what it prints. Raises BuildError if it does not come back."""
+    command = [str(tools.cxx), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_QUESTION_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{' '.join(command)} has not answered within {_QUESTION_LIMIT_S:.0f} s") from None
 
 
 class _Progress:
@@ -153,7 +163,11 @@ class _Progress:
 def _run_all(
     commands: Sequence[Sequence[str]], folder: pathlib.Path, tools: Toolchain, progress: _Progress, step: str
 ) -> None:
-    """Run commands, as many at a time as there are processors; if one fails or we are interrupted, stop them all."""
+    """Run commands, as many at a time as there are processors; if one fails or we are interrupted, stop them all.
+
+    Raises BuildError if one fails, or if not all have ended within :data:`_STEP_LIMIT_S`.
+    """
+    deadline = time.monotonic() + _STEP_LIMIT_S
     jobs = len(os.sched_getaffinity(0))
     waiting = list(enumerate(commands))
     running: list[tuple[subprocess.Popen, pathlib.Path, Sequence[str]]] = []
@@ -175,6 +189,12 @@ def _run_all(
                     )
                 running.append((process, log, command))
             time.sleep(0.02)
+            if time.monotonic() > deadline:
+                commands_left = "; ".join(" ".join(command) for _, _, command in running)
+                raise BuildError(
+                    f"building {progress.what}: {step} has not ended within {_STEP_LIMIT_S:.0f} s, stopped: "
+                    f"{commands_left}"
+                )
             for entry in [entry for entry in running if entry[0].poll() is not None]:
                 running.remove(entry)
                 process, log, command = entry

@@ -26,9 +26,9 @@ import sim.functional.attention as attention
 import sim.functional.core_step as core_step
 from host.compiler import compile_model
 from host.errors import KernelFault
-from host.generate.accuracy import arg_max_differences, logit_errors, teacher_forced_logits, text_windows
-from host.generate.board_executor import BoardExecutor, open_executor
-from host.generate.comparison import TIE_ERRORS, Comparison, compare, stored_rms_error
+from host.runtime.accuracy import arg_max_differences, logit_errors, teacher_forced_logits, text_windows
+from host.runtime.board_executor import BoardExecutor, open_executor
+from host.runtime.comparison import TIE_ERRORS, Comparison, compare, stored_rms_error
 from hw.board.program import MemoryImage, Program
 from hw.gpt2.config import core_config
 from sw.models.tokenizer import Tokenizer
@@ -100,7 +100,7 @@ def test_the_stored_figure_is_that_of_this_checkpoint(
     compiled: tuple[Program, MemoryImage], logits: tuple[Logits, Logits]
 ) -> None:
     stored = stored_rms_error(compiled[0].model_digest, CORE.digest)
-    assert stored is not None, "measure again: python -m host.generate.accuracy (see results/accuracy_gpt2_tiny.json)"
+    assert stored is not None, "measure again: python -m host.runtime.accuracy (see results/accuracy_gpt2_tiny.json)"
     assert stored[0] == pytest.approx(logit_errors(*logits)["rms_error"], rel=0.02)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from host.generate.generate import generate
-from host.generate.report import Generation
+from host.runtime.generate import generate
+from host.runtime.report import Generation
 
 TINY = Path(__file__).resolve().parents[2] / "checkpoints" / "gpt2-tiny"
 SEED = 77

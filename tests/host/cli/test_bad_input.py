@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import host.driver.gpt2_kernel as gpt2_kernel
-import host.generate.board_executor as board_executor
+import host.runtime.board_executor as board_executor
 from host.cli.main import main
 from host.driver.sim_device import SimU280Device
 from host.driver.xclbin import write_xclbin

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import host.generate.board_executor as board_executor
-import host.generate.generate as generation
+import host.runtime.board_executor as board_executor
+import host.runtime.generate as generation
 from host.cli.main import main
 from host.cli.output import report_error
 from host.cli.progress import Progress

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-import host.cli.fault_hunt as fault_hunt
-from host.cli.fault_hunt import Hunted, small_model_run
+import host.bench.fault_hunt as fault_hunt
+from host.bench.fault_hunt import Hunted, small_model_run
 from host.cli.main import main
 from hw.gpt2.config import CoreConfig, core_config
 from sim.functional import FunctionalBoard

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from sim.rtl.build_cache import cache_root, cached_folder
+from sim.rtl import build_cache
+from sim.rtl.build_cache import BuildError, cache_root, cached_folder
 
 _SLOW = """
 import sys, time
@@ -86,3 +87,23 @@ def test_two_processes_build_once(tmp_path):
     assert [process.returncode for process in processes] == [0, 0]
     assert len(folders) == 1
     assert log.read_text() == "built\n"
+
+
+def test_waiting_says_for_whom_and_has_an_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build_cache, "_REPORT_EVERY_S", 0.3)
+    monkeypatch.setattr(build_cache, "_GIVE_UP_S", 1.0)
+    log = tmp_path / "log"
+    holder = start_slow(log, 100)
+    try:
+        deadline = time.monotonic() + 60
+        while not log.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with pytest.raises(BuildError, match=rf"process {holder.pid} \(-c\) has not finished building slow within 1 s"):
+            cached_folder("slow", ["recipe"], lambda folder: None)
+    finally:
+        holder.kill()
+        holder.wait()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 3
+    assert all(f"process {holder.pid} (-c) builds slow; waiting for it" in line for line in lines)
+    assert cached_folder("slow", ["recipe"], lambda folder: None).is_dir()

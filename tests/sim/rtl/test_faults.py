@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from sim.rtl import faults
 from sim.rtl.build import export_board
 from sim.rtl.fault_patch import Fault, FaultError, install
 from sim.rtl.faults import check_faults, draw_faults, export_with_fault, find_fault, list_faults
@@ -70,3 +71,10 @@ def test_faulty_kernel_is_exported_apart(config):
     assert faulty != shipped
     assert export_board(config).text == shipped
     assert export_with_fault("cycle_counter_stops_in_reset", config).text == faulty
+
+
+def test_export_that_does_not_end_is_an_error(config, monkeypatch, tmp_path):
+    monkeypatch.setenv("RINGFLY_CACHE", str(tmp_path))
+    monkeypatch.setattr(faults, "_EXPORT_LIMIT_S", 0.0)
+    with pytest.raises(FaultError, match="done_lost: the faulty design is not exported after 0 s"):
+        export_with_fault("done_lost", config)

@@ -15,6 +15,7 @@ from hw.gpt2.config import core_config
 from sim.functional import FunctionalBoard
 from sim.programs import COMMITTED_SEEDS, random_case
 from sim.programs.random_case import run_case
+from sim.programs.replay import replay_command
 from sim.programs.sensitivity import flip_word
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board
@@ -22,7 +23,7 @@ from sim.rtl.harness import MemoryTiming
 
 CORE = core_config("16x4")
 CHUNK = 25
-MAX_CYCLES = 100_000
+MAX_CYCLES = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +42,16 @@ def functional(case, folder):
 def test_rtl_equals_functional(built, tmp_path, first):
     for seed in COMMITTED_SEEDS[first : first + CHUNK]:
         case = random_case(seed, CORE)
+        again = f"seed {seed}; to look into it: {replay_command(seed, CORE.name)}"
+        print(again)  # for errors that the board raises
         with RtlBoard(built, timing=MemoryTiming.random(seed)) as board:
             got = run_case(case, board, tmp_path, MAX_CYCLES)
             counters = board.counters()
-        assert got == functional(case, tmp_path), f"seed {seed}"
-        assert counters["cycles"] == counters["ticks"], f"seed {seed}"
-        assert counters["tiles"] == counters["harness_tiles"], f"seed {seed}"
+        assert got == functional(case, tmp_path), again
+        assert counters["cycles"] == counters["ticks"], again
+        assert counters["tiles"] == counters["harness_tiles"], again
         stalls = sum(counters[f"stall_{cause}"] for cause in STALL_CAUSES)
-        assert counters["cycles"] == counters["tiles"] + stalls, f"seed {seed}"
+        assert counters["cycles"] == counters["tiles"] + stalls, again
 
 
 def test_one_flipped_weight_differs(built, tmp_path):

@@ -36,12 +36,7 @@ def build(step=3, harness=HARNESS):
     )
 
 
-def test_model_runs_and_second_build_is_a_hit(monkeypatch, tmp_path):
-    build(step=1)  # so that the run-time library is there
-    (tmp_path / "builds").mkdir()
-    for runtime in (cache_root() / "builds").glob("runtime-*"):
-        (tmp_path / "builds" / runtime.name).symlink_to(runtime)
-    monkeypatch.setenv("RINGFLY_CACHE", str(tmp_path))
+def test_model_runs_and_second_build_is_a_hit(private_cache, monkeypatch):
     library = build()
     assert ctypes.CDLL(str(library)).run(14) == 42
     runs = []
@@ -58,14 +53,39 @@ def test_model_runs_and_second_build_is_a_hit(monkeypatch, tmp_path):
     assert sorted(path.name for path in library.parent.iterdir()) == ["model.so", "model.v"]
 
 
+@pytest.fixture
+def private_cache(monkeypatch, tmp_path):
+    """A cache that no other test process builds in, with the run-time library of the shared one."""
+    build(step=1)
+    (tmp_path / "builds").mkdir()
+    for runtime in (cache_root() / "builds").glob("runtime-*"):
+        if runtime.is_dir():
+            (tmp_path / "builds" / runtime.name).symlink_to(runtime)
+    monkeypatch.setenv("RINGFLY_CACHE", str(tmp_path))
+    return tmp_path / "builds"
+
+
 @pytest.mark.parametrize(
     ("verilog_step", "harness", "message"), [("oops oops", HARNESS, "syntax error"), (1, "int x = ;", "harness.cpp:1")]
 )
-def test_errors_show_the_tools_words_and_leave_nothing(verilog_step, harness, message):
+def test_errors_show_the_tools_words_and_leave_nothing(private_cache, verilog_step, harness, message):
     with pytest.raises(BuildError, match=message) as caught:
         build(verilog_step, harness)
     assert "building counter" in str(caught.value)
-    assert not list((cache_root() / "builds").glob(".counter*"))
+    assert [path.name for path in private_cache.iterdir() if not path.name.startswith("runtime-")] == []
+
+
+def test_build_that_does_not_end_is_stopped(private_cache, monkeypatch):
+    monkeypatch.setattr(verilator, "_STEP_LIMIT_S", 0.0)
+    with pytest.raises(BuildError, match=r"verilating has not ended within 0 s, stopped: .*verilator_bin --cc"):
+        build(step=9)
+    assert not list(private_cache.glob("*counter*"))
+
+
+def test_compiler_that_does_not_answer_is_an_error(monkeypatch):
+    monkeypatch.setattr(verilator, "_QUESTION_LIMIT_S", 0.0)
+    with pytest.raises(BuildError, match="has not answered within 0 s"):
+        verilator._has_zlib(find_toolchain())
 
 
 def test_missing_compiler_says_how_to_get_it(monkeypatch):
