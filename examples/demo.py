@@ -62,8 +62,11 @@ def main() -> int:
     spent["transformers"] = time.time() - start
 
     print(f"core                     {result.core}, a simulated U280, {len(result.prompt_tokens)} prompt tokens")
-    print(f"decode                   {result.decode_cycles_per_token:,.0f} cycles a token (RTL cycles)")
-    print(f"                         {result.ms_per_token_at_200mhz:.3f} ms a token at an assumed 200 MHz")
+    if result.decode_cycles_per_token is not None:
+        print(f"decode                   {result.decode_cycles_per_token:,.0f} cycles a token (RTL cycles)")
+        print(f"                         {result.ms_per_token_at_200mhz:.3f} ms a token at an assumed 200 MHz")
+    else:
+        print(f"first token              after {result.prefill_cycles:,} cycles (RTL cycles)")
     print(f"transformers (fp32)      {equal} of {len(result.tokens)} tokens equal, {near} near ties, {wrong} wrong")
     print(f"Verilog SHA-256          {result.verilog_sha256}")
     shares = ", ".join(f"{name} {seconds:.0f}" for name, seconds in spent.items() if seconds >= 0.5)

@@ -67,7 +67,7 @@ def doctor_command(
 
 def examine() -> list[Finding]:
     """Look for everything that Ringfly uses; nothing is installed or changed."""
-    return [_python(), *_packages(), *_tools(), _yosys(), _cache(), _checkpoint(), _card()]
+    return [_python(), *_packages(), _torch_build(), *_tools(), _yosys(), _cache(), _checkpoint(), _card()]
 
 
 def _python() -> Finding:
@@ -109,6 +109,30 @@ def _package(name: str, module: str, needed_for: str, required: bool) -> Finding
     return Finding(name, True, found, needed_for, required, "")
 
 
+def _torch_build() -> Finding:
+    """Whether torch is the version that results were recorded with."""
+    try:
+        found = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        found = "not installed"
+    pinned = _pinned_version("torch")
+    ok = found.partition("+")[0] == pinned
+    return Finding(
+        "torch build", ok,
+        f"{found}, {'the' if ok else 'not the'} pinned version{'' if ok else ' ' + (pinned or 'of constraints.txt')}; "
+        "a CPU build is all that is used",
+        "the same reference logits as in results/", False,
+        "" if ok else f"pip install torch=={pinned} (its CPU build is enough)" if pinned else "clone the repository",
+    )  # fmt: skip
+
+
+def _pinned_version(name: str) -> str | None:
+    """Version that constraints.txt of the repository gives, or None without one."""
+    path = ROOT / "constraints.txt"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return next((line.removeprefix(f"{name}==").strip() for line in lines if line.startswith(f"{name}==")), None)
+
+
 def _tools() -> list[Finding]:
     from sim.rtl.toolchain import ToolMissingError, find_toolchain
 
@@ -128,7 +152,7 @@ def _tools() -> list[Finding]:
         how = "" if ok else f"apt-get install g++, or set CXX ({compiler!r} is not on PATH)"
         cxx = Finding("C++ compiler", ok, found_compiler or "not found", purpose, True, how)
     make = Finding(
-        "make", found_make is not None, found_make or "not found", purpose, True,
+        "make", found_make is not None, found_make or "not found", "`make demo`", False,
         "" if found_make else "apt-get install make",
     )  # fmt: skip
     return [verilator, cxx, make]

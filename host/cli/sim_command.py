@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from host.cli.output import command_errors, quiet_stdout, write_json
-
-if TYPE_CHECKING:
-    from hw.board.board_model import BoardModel
-    from hw.gpt2.config import CoreConfig
+from host.cli.wave_window import WaveWindow
 
 __all__ = ["sim_command"]
-
-EXECUTORS = ("rtl", "functional")
 
 
 @command_errors("sim")
@@ -41,21 +37,28 @@ def sim_command(
     Example: ringfly sim build/gpt2-tiny --tokens 4 --waves run.fst --from-cycle 1000 --cycles 2000
     """
     from host.driver.session import open_kernel
+    from host.runtime.board_executor import open_board
+    from host.runtime.request import BOARD_EXECUTORS, check_executor
     from hw.board.program import Program
 
-    ids = _checked(executor, prompt_ids, waves, from_cycle, cycles)
+    check_executor(executor, BOARD_EXECUTORS)
+    window = None if waves is None else WaveWindow(waves, from_cycle, cycles)
+    if window is not None:
+        window.check(executor)
+    ids = _ids(prompt_ids)
     with quiet_stdout(as_json):
         program, image = Program.load(program_dir)
-        board, verilog_sha256 = _board(executor, program.core, waves is not None)
+        board, verilog_sha256 = open_board(executor, program.core, trace=window is not None)
         with open_kernel(board, program.core, xclbin=xclbin) as kernel:
             kernel.load((program, image))
-            if waves is not None:
-                board.trace(waves, from_cycle, cycles)  # type: ignore[attr-defined]
-            kernel.start(ids, tokens)
-            result = kernel.wait(timeout_s)
+            with contextlib.nullcontext() if window is None else window.recording(board):
+                kernel.start(ids, tokens)
+                result = kernel.wait(timeout_s)
             counters = kernel.counters()
             harness = kernel.device.harness_counters()
             kv_hash = kernel.kv_hash()
+    if window is not None:
+        window.require_inside(result.cycles)
     clocked = executor == "rtl"
     steps = len(ids) + len(result.tokens) - 1
     body: dict[str, object] = {
@@ -77,6 +80,7 @@ def sim_command(
         "verilog_sha256": verilog_sha256,
         "kv_sha256": kv_hash,
         "waves": waves,
+        "wave_names": None if window is None else window.names,
     }
     if as_json:
         write_json("sim", body)
@@ -85,29 +89,15 @@ def sim_command(
     sys.stdout.write(f"keys and values sha256 {kv_hash}\n")
     if clocked:
         sys.stdout.write(_cycle_table(counters, result.cycles, steps, program.core.core_clock_mhz))
-    if waves is not None:
-        sys.stdout.write(f"waves in {waves}\n")
+    if window is not None:
+        sys.stdout.write(f"waves in {window.path}; Verilog names of the design's signals in {window.names}\n")
     return 0
 
 
-def _checked(executor: str, prompt_ids: str, waves: Path | None, from_cycle: int, cycles: int) -> list[int]:
+def _ids(prompt_ids: str) -> list[int]:
     """The prompt's ids. Raises BadInput."""
     from host.errors import BadInput
 
-    if executor not in EXECUTORS:
-        raise BadInput(
-            f"unknown executor {executor!r}",
-            kind="unknown_executor",
-            value=executor,
-            expected=list(EXECUTORS),
-            hint="Use one of: " + ", ".join(EXECUTORS) + ".",
-        )
-    if waves is not None and executor != "rtl":
-        raise BadInput("only the rtl executor has waves", value=executor, expected="rtl", hint="Leave --waves out.")
-    if waves is not None and not waves.parent.is_dir():
-        raise BadInput(f"folder {waves.parent} for the waves does not exist", value=str(waves), hint="Make it first.")
-    if from_cycle < 0 or cycles < 1:
-        raise BadInput(f"from-cycle must be >= 0 and cycles >= 1, got {from_cycle} and {cycles}", value=cycles)
     try:
         return [int(word) for word in prompt_ids.split(",")]
     except ValueError:
@@ -116,18 +106,6 @@ def _checked(executor: str, prompt_ids: str, waves: Path | None, from_cycle: int
             value=prompt_ids,
             expected="for example 5,17,3",
         ) from None
-
-
-def _board(executor: str, core: CoreConfig, trace: bool) -> tuple[BoardModel, str | None]:
-    if executor == "functional":
-        from sim.functional import FunctionalBoard
-
-        return FunctionalBoard(), None
-    from sim.rtl.board import RtlBoard
-    from sim.rtl.build import build_board
-
-    built = build_board(core, trace=trace)
-    return RtlBoard(built), built.verilog_sha256
 
 
 def _cycle_table(counters: dict[str, int], cycles: int, steps: int, clock_mhz: int) -> str:

@@ -34,11 +34,6 @@ class Layout:
         """Rows of the image: up to the first row behind the embeddings."""
         return self.shape.image_rows
 
-    @property
-    def total_rows(self) -> int:
-        """Rows of a channel in use."""
-        return self.shape.total_rows
-
     def regions(self) -> tuple[Region, ...]:
         """One region a channel and name, in bytes."""
         kinds = {"position_embedding": "embedding", "token_embedding": "embedding"}

@@ -273,8 +273,8 @@ class Gpt2Kernel(KernelRegisters):
         It works if tiles, tokens or positions go on; the other state registers may stand still meanwhile.
         """
         before, begin = self._progress(), self.get("cycles")
-        polls = passed = 0
-        while polls < _PROGRESS_POLLS or 0 < passed < _PROGRESS_CYCLES:
+        polls, passed, counting = 0, 0, True
+        while polls < _PROGRESS_POLLS or (counting and passed < _PROGRESS_CYCLES):
             time.sleep(self._poll_s)
             self.running()
             if self._progress() != before:
@@ -284,7 +284,8 @@ class Gpt2Kernel(KernelRegisters):
                     value=state,
                     hint="Wait longer (a larger time limit), or cancel the run.",
                 )
-            polls, passed = polls + 1, self.get("cycles") - begin
+            now = self.get("cycles") - begin
+            polls, passed, counting = polls + 1, now, now > passed
         state = self.state_dump()
         watched = f"{passed} cycles" if passed else f"{polls} polls"
         return StuckKernel(

@@ -95,7 +95,7 @@ def gpt2_register_map(config: CoreConfig) -> RegisterMap:
         *(Register(f"stop_{i}", 0x114 + 4 * i, 32, "rw", "stop id") for i in range(4)),
         Register("context_limit", 0x124, 32, "rw", "positions of the cache; the run ends when it is full"),
         Register("width", 0x128, 32, "rw", "d, elements of the residual vector"),
-        Register("eps_term", 0x130, 96, "rw", "round(epsilon * d^2 * 2^48)"),
+        Register("eps_term", 0x130, 96, "rw", "round(epsilon * d^2 * 2^48), 80 bits kept"),
         Register("score_scale", 0x13C, 32, "rw", "fp32 factor of the scores, 1/sqrt(head size)"),
         Register("vocab", 0x140, 32, "rw", "logits that take part in the arg-max"),
         Register("layers", 0x144, 32, "rw", "layer instances per token (iterations of the loop that holds attention)"),

@@ -26,7 +26,7 @@ from sim.rtl.harness import MemoryTiming
 __all__ = ["CANCEL_CYCLES", "CHECKS", "Finding", "ModelRun", "full_cache_cases", "inspect"]
 
 CANCEL_CYCLES = 10_000  # a cancelled run must have ended by then
-_MAX_CYCLES = 200_000
+_MAX_CYCLES = 500_000
 _PROGRAM_SEEDS = range(40)
 
 

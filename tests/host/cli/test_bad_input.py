@@ -161,7 +161,7 @@ def test_a_stuck_kernel(temperature: str, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(gpt2_kernel, "_CANCEL_S", 0.1)
     monkeypatch.setattr(board_executor, "open_board", lambda name, core: (StuckBoard(), None))
     arguments = [*GENERATE, "--model", str(TINY), "--timeout-s", "0.2", "--temperature", temperature]
-    _expect(arguments, 3, "stuck_kernel", ["stuck", "0.2 s", "state run"], capsys)
+    _expect(arguments, 3, "stuck_kernel", ["stuck", "without a tile or token", "state run"], capsys)
     assert SimU280Device._open == []
 
 
@@ -169,6 +169,24 @@ def test_a_run_that_takes_too_long(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*GENERATE, "--max-new-tokens", "200", "--model", str(TINY), "--timeout-s", "0.001"]
     _expect(arguments, 3, "time_limit", ["0.001 s"], capsys, after_text=True)
     assert SimU280Device._open == []
+
+
+@pytest.mark.parametrize(
+    "waves,more,words",
+    [
+        ("", [], "is a folder"),
+        ("nowhere/run.fst", [], "does not exist"),
+        ("run.fst", ["--cycles", "0"], "cycles >= 1"),
+        ("run.fst", ["--from-cycle", "-1"], "from-cycle must be >= 0"),
+        ("taken.fst", [], "taken.fst.names.json is a folder"),
+    ],
+)
+def test_waves_that_cannot_be_written(
+    waves: str, more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken.fst.names.json").mkdir()
+    arguments = ["sim", str(tmp_path / "program"), "--waves", str(tmp_path / waves), *more]
+    _expect(arguments, 2, "bad_input", [words], capsys)
 
 
 @pytest.mark.parametrize("what", ["a file in its place", "a file above it", "another folder"])

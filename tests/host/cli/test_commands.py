@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import host.cli.doctor_command as doctor
 import host.runtime.board_executor as board_executor
 import host.runtime.generate as generation
 from host.cli.main import main
@@ -19,6 +20,7 @@ from host.cli.output import report_error
 from host.cli.progress import Progress
 from host.driver.sim_device import SimU280Device
 from hw.board.program import MemoryImage, Program
+from hw.bus.registers import RegisterMapError
 from sim.functional import FunctionalBoard
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,6 +86,36 @@ def test_twin_a_changed_weight_word_is_wrong(
     assert "wrong" in capsys.readouterr().err
 
 
+class ScaledBoard(FunctionalBoard):
+    """A board with one weight of the first layer times 65,536: all six tokens stay the arg-max."""
+
+    def load(self, program: Program, image: MemoryImage) -> None:
+        super().load(program, image)
+        if program.regions:
+            weights = next(region for region in program.regions if region.kind == "weights" and region.channel == 0)
+            place = weights.offset + 32 * 300
+            word = bytearray(self.read_memory(0, place, 2))
+            word[1] ^= 0x40  # the exponent's highest bit
+            self.write_memory(0, place, bytes(word))
+
+
+@pytest.mark.parametrize("board,code", [(FunctionalBoard, 0), (FlippedBoard, 4), (ScaledBoard, 4)])
+def test_without_an_accuracy_record_a_changed_weight_is_still_wrong(
+    board: type[FunctionalBoard], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(board_executor, "open_board", lambda name, core: (board(), None))
+    monkeypatch.setattr(generation, "stored_rms_error", lambda model, core: None)
+    arguments = [*GENERATE, "--executor", "functional"]
+    answer = _json(arguments, capsys, code=code)
+    check = answer["conditions"]["check"]
+    assert (answer["matches_reference"] == "wrong") == (code == 4)
+    assert check["near_tie_threshold"] < 0.05 and "PyTorch fp16" in check["rms_error_source"]
+    assert (check["suspicion"] is not None) == (code == 4)
+    if code:
+        assert main(arguments) == 4
+        assert "4 times that of fp16" in capsys.readouterr().err
+
+
 def test_compile_and_sim(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compiled = _json(["compile", "--model", str(TINY), "--out", str(tmp_path / "p"), "--explain"], capsys)
     assert compiled["schema"] == "ringfly-compile/1" and len(compiled["image_sha256"]) == 4
@@ -102,7 +134,25 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     answer = _json(["doctor"], capsys)
     assert answer["ok"] and {"torch", "pynq", "verilator", "C++ compiler"} <= {f["name"] for f in answer["findings"]}
     assert main(["doctor"]) == 0
-    assert "ready to run" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "ready to run" in text
+    assert "the pinned version; a CPU build is all that is used" in text
+
+
+def test_doctor_without_make_and_with_another_torch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    which, version = doctor.shutil.which, doctor.importlib.metadata.version
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None if name == "make" else which(name))
+    monkeypatch.setattr(
+        doctor.importlib.metadata, "version", lambda name: "2.0.1+cu118" if name == "torch" else version(name)
+    )
+    answer = _json(["doctor"], capsys)
+    found = {finding["name"]: finding for finding in answer["findings"]}
+    assert answer["ok"] and not found["make"]["ok"] and found["make"]["needed_for"] == "`make demo`"
+    build = found["torch build"]
+    assert not build["ok"] and not build["required"]
+    assert "2.0.1+cu118, not the pinned version 2.13.0" in build["found"] and "torch==2.13.0" in build["how"]
 
 
 @pytest.mark.parametrize("command", ["", "generate", "compile", "sim", "faults", "doctor"])
@@ -168,6 +218,11 @@ def test_help_is_quick() -> None:
     code = f"HEAVY = ('torch', 'pynq', 'numba', 'amaranth'); {code}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.rstrip().endswith("[]")
+
+
+def test_a_register_map_without_room_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_error(RegisterMapError("gpt2_x: hbm40 and stall_token overlap"), "compile", True) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "bad_core"
 
 
 def test_defects_are_told_apart_from_bad_input(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from host.compiler import CompileError, Shape, compile_model, plan_program
 from host.compiler.explain import ideal_cycles
+from host.driver.program_memory import program_bytes
 from hw.gpt2.config import core_config
 from sw.models.gpt2 import GPT2, GPT2Config
 from sw.train.save import save_model
@@ -60,6 +61,23 @@ def test_ideal_cycles_of_345m_are_those_of_the_sketch() -> None:
     head = 3142 * 16 + 2 * 99
     assert cycles == 24 * layer + head + 2 * 64
     assert 1.757 <= cycles / 200e3 <= 1.78
+
+
+def test_a_channel_must_hold_the_regions_as_they_are_placed(tmp_path: Path) -> None:
+    """Regions start on 4,096 bytes: rows alone would fit a channel that the placed regions do not."""
+    model = _saved(tmp_path / "model", n_layer=1, n_head=2, n_embd=32, n_positions=32, vocab_size=90)
+    core = core_config("16x4")
+    program, image = compile_model(model, core, tmp_path / "roomy")
+    used = max(region.offset + region.bytes for region in program.regions)
+    rows_alone = sum(region.bytes for region in program.regions if region.channel == 0)
+    assert rows_alone < used and image.channel_bytes > used
+    program, image = compile_model(model, core, tmp_path / "exact", channel_bytes=used)
+    assert program_bytes(program, image) == -(-used // 4096) * 4096
+    for channel_bytes in (used - 1, rows_alone):
+        with pytest.raises(CompileError) as caught:
+            compile_model(model, core, tmp_path / "out", channel_bytes=channel_bytes)
+        found = [(problem.what, problem.value) for problem in caught.value.problems]
+        assert found == [("bytes per memory channel", used)]
 
 
 def test_all_problems_come_in_one_message_and_nothing_is_written(tmp_path: Path) -> None:

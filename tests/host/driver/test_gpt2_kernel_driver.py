@@ -13,7 +13,16 @@ from host.driver.pynq_import import pynq
 from host.driver.session import open_kernel
 from host.driver.sim_device import SimU280Device
 from host.driver.state_words import STATE_REGISTERS, error_words, state_words
-from host.errors import BadInput, BoardFailed, DeviceBusy, KernelFault, MachineError, StuckKernel, VersionMismatch
+from host.errors import (
+    BadInput,
+    BoardFailed,
+    DeviceBusy,
+    KernelFault,
+    MachineError,
+    StuckKernel,
+    TimeLimit,
+    VersionMismatch,
+)
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode
 from hw.board.program import MemoryImage, Program
 from hw.gpt2.config import CORE_CONFIGS
@@ -32,7 +41,7 @@ def test_stuck_board_ends_with_its_state(opened, double):
     double.stuck_at = 5
     opened.start([1, 2, 3], 10)
     seen: list[int] = []
-    with pytest.raises(StuckKernel, match=r"no end within 0\.05 s and no progress: state run; position 5") as caught:
+    with pytest.raises(StuckKernel, match=r"4 polls without a tile or token: state run; position 5") as caught:
         opened.wait(0.05, seen.append)
     assert (caught.value.kind, caught.value.exit_code) == ("stuck_kernel", 3)
     assert isinstance(caught.value, MachineError)
@@ -42,6 +51,40 @@ def test_stuck_board_ends_with_its_state(opened, double):
         opened.start([1], 1)
     opened.cancel()
     assert opened.wait(1.0).reason == "cancelled"
+
+
+@pytest.mark.parametrize("name", ["tiles", "tokens_valid", "dump_position"])
+def test_work_that_no_other_register_shows_is_no_standstill(opened, double, monkeypatch, name):
+    """Slow, not stuck: everything else in the state dump stands still."""
+    double.stuck_at = 1
+    opened.start([1, 2, 3], 10)
+
+    def work(max_cycles: int) -> int:
+        double._put(name, double._get(name) % 60 + 1)
+        return 0
+
+    monkeypatch.setattr(double, "advance", work)
+    with pytest.raises(TimeLimit, match="it still works"):
+        opened.wait(0.01)
+    double._end(ErrorCode.CANCELLED, 0)
+
+
+@pytest.mark.parametrize(("kilocycles", "error"), [(16, TimeLimit), (10**6, StuckKernel)])
+def test_polls_go_on_while_cycles_pass(opened, double, monkeypatch, kilocycles, error):
+    """A tile every 16,000 cycles is work, though four polls do not see it; 20,000 cycles without one are not."""
+    double.stuck_at = 1
+    opened.start([1, 2, 3], 10)
+    counted = []
+
+    def work(max_cycles: int) -> int:
+        counted.append(1)
+        double._put("cycles", 1000 * len(counted))
+        double._put("tiles", len(counted) // kilocycles)
+        return 0
+
+    monkeypatch.setattr(double, "advance", work)
+    with pytest.raises(error, match="it still works" if error is TimeLimit else r"2\d{4} cycles without a tile"):
+        opened.wait(0.001)
 
 
 def test_model_that_notices_by_itself(opened, double):

@@ -1,0 +1,1 @@
+"""Comparisons: gateware with seeded faults against the checks that must notice them."""

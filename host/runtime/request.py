@@ -1,0 +1,101 @@
+"""What a user asks for, checked before anything is compiled or built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from host.driver.run_request import MAX_STOP_IDS
+from host.errors import BadInput
+from sw.models.gpt2_config import GPT2Config
+from sw.models.tokenizer import Tokenizer
+
+__all__ = [
+    "BOARD_EXECUTORS",
+    "EXECUTORS",
+    "check_arguments",
+    "check_executor",
+    "chosen_context",
+    "chosen_stop_ids",
+    "encode_prompt",
+]
+
+BOARD_EXECUTORS = ("rtl", "functional")  # what runs a compiled program
+EXECUTORS = (*BOARD_EXECUTORS, "torch")
+
+
+def check_executor(executor: str, known: Sequence[str] = EXECUTORS) -> None:
+    """Raise BadInput for an executor that is not `known`."""
+    if executor not in known:
+        raise BadInput(
+            f"unknown executor {executor!r}",
+            kind="unknown_executor",
+            value=executor,
+            expected=list(known),
+            hint="Use one of: " + ", ".join(known) + ".",
+        )
+
+
+def check_arguments(executor: str, max_new_tokens: int, timeout_s: float) -> None:
+    """Raise BadInput for an unknown executor, no tokens wanted, or no time."""
+    check_executor(executor)
+    if max_new_tokens < 1:
+        raise BadInput(f"max-new-tokens must be 1 or more, got {max_new_tokens}", value=max_new_tokens, expected=">= 1")
+    if not timeout_s > 0:
+        raise BadInput(f"timeout-s must be above 0, got {timeout_s}", value=timeout_s, expected="> 0")
+
+
+def encode_prompt(tokenizer: Tokenizer, model: GPT2Config, prompt: str, limit: int) -> list[int]:
+    """Token ids of the prompt. BadInput if it is empty, longer than `limit`, or not of this vocabulary."""
+    ids = tokenizer.encode(prompt)
+    if not ids:
+        raise BadInput(
+            "the prompt is empty",
+            kind="empty_prompt",
+            value=prompt,
+            expected="at least one token",
+            hint="Give some text to continue.",
+        )
+    vocabulary = model.vocab_size
+    outside = [token for token in ids if token >= vocabulary]
+    if outside:
+        raise BadInput(
+            f"tokenizer.json gives token id {outside[0]}, the model has {vocabulary} ids",
+            kind="wrong_tokenizer",
+            value=outside[0],
+            expected=f"0 to {vocabulary - 1}",
+            hint="Use the tokenizer.json that was saved with the checkpoint.",
+        )
+    if len(ids) > limit:
+        raise BadInput(
+            f"the prompt has {len(ids)} tokens, the cache holds {limit} positions",
+            kind="prompt_too_long",
+            value=len(ids),
+            expected=limit,
+            hint="Shorten the prompt, or use a model and core with a longer context.",
+        )
+    return ids
+
+
+def chosen_stop_ids(stop_ids: Sequence[int] | None, model: GPT2Config) -> tuple[int, ...]:
+    """The given stop ids, or the model's end-of-text. BadInput if there are more than the core compares."""
+    if stop_ids is None:
+        end = model.eos_token_id
+        return () if end is None else (end,)
+    if len(stop_ids) > MAX_STOP_IDS:
+        raise BadInput(f"{len(stop_ids)} stop ids, the core compares {MAX_STOP_IDS}", value=len(stop_ids))
+    return tuple(stop_ids)
+
+
+def chosen_context(context: int | None, model: GPT2Config, core_context: int) -> int:
+    """Positions of the cache. BadInput if the model or the core has fewer than asked for."""
+    limit = min(model.n_positions, core_context)
+    if context is None:
+        return limit
+    if not 1 <= context <= limit:
+        raise BadInput(
+            f"context must lie in 1 to {limit}, got {context}: the model has {model.n_positions} positions, "
+            f"the core holds {core_context}",
+            value=context,
+            expected=f"1 to {limit}",
+        )
+    return context
