@@ -13,8 +13,9 @@ from host.compiler.errors import CompileError
 from host.compiler.image import write_image
 from host.compiler.regions import Layout, initial_registers
 from host.compiler.schedule import schedule
-from host.compiler.shape import CHANNEL_BYTES, Shape
+from host.compiler.shape import Shape
 from host.compiler.weights import WeightSource
+from hw.board.board_model import BANK_BYTES
 from hw.board.program import MemoryImage, Program, ProgramError
 from hw.gpt2.access import derive_access
 from hw.gpt2.config import CoreConfig
@@ -37,7 +38,7 @@ def compile_model(
     out: str | Path,
     *,
     context: int | None = None,
-    channel_bytes: int = CHANNEL_BYTES,
+    channel_bytes: int = BANK_BYTES,
     progress: Progress = _silent,
 ) -> tuple[Program, MemoryImage]:
     """Write the program folder `out` for one board and return what `Program.load(out)` would.

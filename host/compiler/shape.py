@@ -9,13 +9,13 @@ import dataclasses
 from functools import cached_property
 
 from host.compiler.errors import Problem
+from hw.board.board_model import BANK_BYTES
 from hw.gpt2.config import CoreConfig
 from sw.models.gpt2_config import GPT2Config
 
-__all__ = ["ALIGNMENT_BYTES", "CHANNEL_BYTES", "GROUP", "Shape"]
+__all__ = ["ALIGNMENT_BYTES", "GROUP", "Shape"]
 
 ALIGNMENT_BYTES = 4096  # regions start where an AXI burst may start whatever its length
-CHANNEL_BYTES = 256 << 20  # one HBM pseudo-channel of a U280
 GROUP = 8  # output strips that are open together; the sketch's G
 MAX_WIDTH = (1 << 13) - 1  # count of hw.numerics.norm_scalars
 MAX_K_WORDS = (1 << 10) - 1  # field `words`
@@ -192,7 +192,7 @@ class Shape:
         )
         return self.model.n_layer * layer + self.product_rows(x, self.vocab_strips, 2)
 
-    def problems(self, channel_bytes: int = CHANNEL_BYTES) -> list[Problem]:
+    def problems(self, channel_bytes: int = BANK_BYTES) -> list[Problem]:
         """Everything that does not fit or is not supported, in one list; empty if the model can be built."""
         core, model = self.core, self.model
         found: list[Problem] = []

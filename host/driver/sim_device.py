@@ -19,10 +19,10 @@ from host.driver.kernel_identity import check_kernel
 from host.driver.program_memory import program_bytes
 from host.driver.pynq_import import pynq, xclbin_parser
 from host.driver.sim_memory import Allocation, HbmBank, SimBuffer, bank_names
-from host.driver.u280_platform import BANK_BYTES, KERNEL_BASE, bank_tag
+from host.driver.u280_platform import KERNEL_BASE, bank_tag
 from host.driver.xclbin_info import read_xclbin
 from host.errors import BadInput, BadPointer, BoardFailed, DeviceBusy, StuckKernel, VersionMismatch
-from hw.board.board_model import BoardError, BoardModel, BoardStuckError
+from hw.board.board_model import BANK_BYTES, BoardError, BoardModel, BoardStuckError
 from hw.board.gpt2_map import gpt2_register_map
 from hw.board.program import MemoryImage, Program, ProgramError
 from hw.gpt2.config import CoreConfig

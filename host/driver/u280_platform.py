@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hw.board.board_model import BANK_BYTES
+
 __all__ = [
-    "BANK_BYTES",
     "HBM_BANKS",
     "KERNEL_BASE",
     "KERNEL_INSTANCE",
@@ -16,7 +17,6 @@ __all__ = [
 
 PLATFORM_VBNV = "xilinx_u280_gen3x16_xdma_1_202211_1"  # vendor, board, name and version of the shell
 HBM_BANKS = 32  # pseudo-channels
-BANK_BYTES = 256 << 20  # bytes of a pseudo-channel; bank c starts at c * BANK_BYTES
 KERNEL_BASE = 0x0080_0000  # where the shell maps the first kernel's AXI-Lite registers
 
 KERNEL_NAME = "gpt2"

@@ -16,7 +16,6 @@ from typing import Any
 
 from host.driver.kernel_xml import kernel_arguments, kernel_xml
 from host.driver.u280_platform import (
-    BANK_BYTES,
     HBM_BANKS,
     KERNEL_BASE,
     KERNEL_INSTANCE,
@@ -27,6 +26,7 @@ from host.driver.u280_platform import (
 )
 from host.driver.xclbin_info import MAGIC, METADATA_FORMAT, content_uuid
 from host.errors import BadInput
+from hw.board.board_model import BANK_BYTES
 from hw.board.gpt2_map import INTERFACE_VERSION, gpt2_register_map
 from hw.gpt2.config import CoreConfig
 from sim.rtl.build_cache import cache_root

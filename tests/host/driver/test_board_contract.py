@@ -12,7 +12,6 @@ from host.driver.gpt2_kernel import Gpt2Kernel
 from host.driver.program_memory import copy_image
 from host.driver.pynq_import import pynq
 from host.driver.sim_device import SimU280Device
-from host.driver.u280_platform import BANK_BYTES
 from host.driver.xclbin import write_xclbin
 from host.errors import (
     BadInput,
@@ -24,7 +23,7 @@ from host.errors import (
     TimeLimit,
     VersionMismatch,
 )
-from hw.board.board_model import BoardError, BoardModel
+from hw.board.board_model import BANK_BYTES, BoardError, BoardModel
 from hw.board.gpt2_map import IDENTITY, INTERFACE_VERSION
 from hw.board.program import Program
 from hw.gpt2.config import CORE_CONFIGS

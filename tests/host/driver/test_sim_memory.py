@@ -10,8 +10,8 @@ import pytest
 
 from host.driver.pynq_import import pynq
 from host.driver.sim_device import SimU280Device
-from host.driver.u280_platform import BANK_BYTES
 from host.errors import BadInput, BadPointer, BankFull
+from hw.board.board_model import BANK_BYTES
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ import pytest
 
 from host.driver import xclbin_info
 from host.driver.pynq_import import pynq, xclbin_parser, xclbin_structures
-from host.driver.u280_platform import BANK_BYTES, HBM_BANKS, KERNEL_BASE, KERNEL_VLNV, PLATFORM_VBNV
+from host.driver.u280_platform import HBM_BANKS, KERNEL_BASE, KERNEL_VLNV, PLATFORM_VBNV
 from host.driver.xclbin import cached_xclbin, write_xclbin
 from host.driver.xclbin_info import read_xclbin
 from host.errors import BadInput, BadXclbin, VersionMismatch
+from hw.board.board_model import BANK_BYTES
 from hw.board.gpt2_map import INTERFACE_VERSION, gpt2_register_map
 from hw.gpt2.config import CORE_CONFIGS
 
