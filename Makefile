@@ -36,7 +36,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python -m sim.functional.speed
+	$(BIN)/python -m sim.functional.speed --require 300e6
 	$(BIN)/python -m sim.rtl.speed
 
 acceptance: $(STAMP)

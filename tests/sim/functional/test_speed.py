@@ -1,23 +1,17 @@
-"""The executor keeps its speed; measured in processor time, since other work may share the machine."""
+"""The speed program of the functional executor: what it counts, its exit code. The bar itself is `make bench`'s."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 
 from sim.functional import speed
 
-BAR_MAC_PER_S = 300e6
-CORES = 2
 
-
-def test_300_million_mac_per_second_on_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "perf_counter", time.process_time)
-    result = speed.measure("64x16", positions=4)
-    per_core_second = int(str(result["mac_per_second"]))
-    print(f"{per_core_second / 1e6:.0f} million MAC per second of one core, bar {BAR_MAC_PER_S / CORES / 1e6:.0f}")
-    assert per_core_second * CORES >= BAR_MAC_PER_S
+def test_a_rate_is_products_by_seconds() -> None:
+    result = {name: float(str(value)) for name, value in speed.measure("64x16", positions=1).items() if name != "core"}
+    products = result["positions"] * result["macs_per_position"]
+    assert result["macs_per_position"] == 14_680_064
+    assert products / result["seconds_best_of_3"] == pytest.approx(result["mac_per_second"], rel=0.01)
 
 
 @pytest.mark.parametrize(("required", "code"), [("200e6", 0), ("300e6", 1)])
