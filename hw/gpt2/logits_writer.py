@@ -55,10 +55,6 @@ class LogitsWriter(wiring.Component):
 
     def __init__(self, config: CoreConfig, depth: int = 8, margin: int = 4):
         strip_bits = config.lanes * 32
-        if config.port_bits % strip_bits:
-            raise ValueError(f"port_bits ({config.port_bits}) must be a multiple of a strip's {strip_bits} bits")
-        if config.channels & (config.channels - 1):
-            raise ValueError(f"channels must be a power of two to hold logits, got {config.channels!r}")
         if not 1 <= margin <= depth:
             raise ValueError(f"margin must be 1 to depth ({depth}), got {margin!r}")
         self.config = config

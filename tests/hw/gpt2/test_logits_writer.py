@@ -8,7 +8,7 @@ import pytest
 from amaranth.sim import Simulator
 
 import hw.gpt2.logits_writer as logits_writer
-from hw.gpt2.config import CoreConfig, core_config
+from hw.gpt2.config import ConfigError, CoreConfig, core_config
 from hw.gpt2.logits_writer import LogitsWriter
 
 SMALL = CoreConfig(name="16x4", tile=16, lanes=4, channels=4, port_bits=256, context=64, fifo_words=64)
@@ -183,7 +183,7 @@ def test_twin_with_too_small_a_margin_fails():
 
 def test_refuses_sizes(monkeypatch):
     monkeypatch.setattr(LogitsWriter, "_MustUse__silence", True)  # Amaranth warns of components that are never used
-    with pytest.raises(ValueError, match="port_bits \\(256\\) must be a multiple of a strip's 512 bits"):
+    with pytest.raises(ConfigError, match="a strip of fp32 logits \\(16 x 32 bits\\) must fit a port word of 256 bits"):
         LogitsWriter(CoreConfig(name="16x16", tile=16, lanes=16, channels=16, port_bits=256))
     with pytest.raises(ValueError, match="margin must be 1 to depth \\(8\\), got 9"):
         LogitsWriter(SMALL, 8, 9)
