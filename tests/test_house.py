@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import pathlib
 import re
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+_SPEC = importlib.util.spec_from_file_location("run_acceptance", ROOT / "tests" / "run_acceptance.py")
+assert _SPEC is not None and _SPEC.loader is not None
+acceptance = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(acceptance)
 WINGS = ("hw", "sw", "sim", "host")
 ABOVE = {"hw": {"sw", "sim", "host"}, "sw": {"hw", "sim", "host"}, "sim": {"host"}, "host": set()}
 FOREIGN = {
@@ -79,3 +84,15 @@ def test_test_files_have_unique_names_and_no_packages():
     names = [p.name for p in files]
     assert len(names) == len(set(names)), sorted(n for n in names if names.count(n) > 1)
     assert not [p for p in files if p.name == "__init__.py"]
+
+
+def test_pages_hold_no_placeholders():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert not [path.name for path in pages if re.search(r"@\w+@", path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "acceptance").glob("*.md")), ids=lambda page: page.stem)
+def test_every_line_of_an_acceptance_page_has_a_command(page):
+    table = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    rows = acceptance.rows(page)
+    assert len(rows) == len(table) - 2 and all(row["measured"] for row in rows)
