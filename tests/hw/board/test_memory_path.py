@@ -6,7 +6,6 @@ import pytest
 from amaranth.hdl import Module, ResetInserter
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
-from amaranth.sim import Simulator
 
 import hw.gpt2.reader as reader
 from hw.board.memory_ports import MemoryPorts
@@ -16,6 +15,7 @@ from hw.gpt2.isa import Access, AccessKind, Commit, Operand
 from hw.gpt2.kv_writer import KvWriter
 from hw.gpt2.logits_writer import LogitsWriter
 from hw.gpt2.reader import StreamReader
+from sim.rtl.pysim import run_testbench
 
 CONFIG = CoreConfig(name="16x2", tile=16, lanes=2, channels=2, port_bits=256, context=64, fifo_words=64)
 ROWS = 4096
@@ -239,27 +239,8 @@ class Bench:
                 assert got == data[32 * j : 32 * j + 32], f"logits of position {p} differ in port word {j}"
 
     def simulate(self, cycles=20000):
-        sim = Simulator(self.dut)
-        sim.add_clock(1e-6)
-        ended = []
-
-        async def core(ctx):
-            await self.core(ctx)
-            ended.append(1)
-
-        async def watchdog(ctx):
-            for _ in range(cycles):
-                await ctx.tick()
-                if ended:
-                    return
-            raise AssertionError(f"no end within {cycles} cycles")
-
-        sim.add_testbench(self.memories_of_core, background=True)
-        for c, memory in enumerate(self.memories):
-            sim.add_testbench(memory.server(self.dut.ports.ports[c]), background=True)
-        sim.add_testbench(core)
-        sim.add_testbench(watchdog)
-        sim.run()
+        servers = [memory.server(self.dut.ports.ports[c]) for c, memory in enumerate(self.memories)]
+        run_testbench(self.dut, self.core, background=[self.memories_of_core, *servers], cycles=cycles)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -10,6 +10,7 @@ import hw.gpt2.kv_writer as kv_writer
 from hw.gpt2.config import CoreConfig, core_config
 from hw.gpt2.isa import Commit
 from hw.gpt2.kv_writer import KvWriter
+from sim.rtl.pysim import run_testbench
 
 SMALL = CoreConfig(name="16x4", tile=16, lanes=4, channels=4, port_bits=256, context=64, fifo_words=64)
 TWO_PER_LANE = CoreConfig(name="32x4", tile=32, lanes=4, channels=8, port_bits=256, context=64, fifo_words=64)
@@ -163,26 +164,7 @@ class Bench:
         assert self.accepted == len(self.jobs) * self.per_layer()
 
     def simulate(self, cycles=6000):
-        sim = Simulator(self.dut)
-        sim.add_clock(1e-6)
-        ended = []
-
-        async def core(ctx):
-            await self.core(ctx)
-            ended.append(1)
-
-        async def watchdog(ctx):
-            for _ in range(cycles):
-                await ctx.tick()
-                if ended:
-                    return
-            raise AssertionError(f"no end within {cycles} cycles")
-
-        sim.add_testbench(self.buffers, background=True)
-        sim.add_testbench(self.memory, background=True)
-        sim.add_testbench(core)
-        sim.add_testbench(watchdog)
-        sim.run()
+        run_testbench(self.dut, self.core, background=[self.buffers, self.memory], cycles=cycles)
         assert self.got.bytes == self.want.bytes, "memory differs"
         return self
 

@@ -5,11 +5,11 @@ import random
 import sys
 
 import pytest
-from amaranth.sim import Simulator
 
 import hw.gpt2.logits_writer as logits_writer
 from hw.gpt2.config import ConfigError, CoreConfig, core_config
 from hw.gpt2.logits_writer import LogitsWriter
+from sim.rtl.pysim import run_testbench
 
 SMALL = CoreConfig(name="16x4", tile=16, lanes=4, channels=4, port_bits=256, context=64, fifo_words=64)
 FOUR_PARTS = CoreConfig(name="64x2", tile=64, lanes=2, channels=8, port_bits=256, context=64, fifo_words=64)
@@ -101,25 +101,7 @@ class Bench:
         self.overflow = ctx.get(dut.overflow)
 
     def simulate(self, cycles=6000):
-        sim = Simulator(self.dut)
-        sim.add_clock(1e-6)
-        ended = []
-
-        async def drain_unit(ctx):
-            await self.drain_unit(ctx)
-            ended.append(1)
-
-        async def watchdog(ctx):
-            for _ in range(cycles):
-                await ctx.tick()
-                if ended:
-                    return
-            raise AssertionError(f"no end within {cycles} cycles")
-
-        sim.add_testbench(self.memory, background=True)
-        sim.add_testbench(drain_unit)
-        sim.add_testbench(watchdog)
-        sim.run()
+        run_testbench(self.dut, self.drain_unit, background=[self.memory], cycles=cycles)
         return self
 
     def check(self):

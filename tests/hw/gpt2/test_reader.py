@@ -10,6 +10,7 @@ import hw.gpt2.reader as reader
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Access, AccessKind, Operand
 from hw.gpt2.reader import StreamReader
+from sim.rtl.pysim import run_testbench
 
 SMALL = CoreConfig(name="16x4", tile=16, lanes=4, channels=4, port_bits=256, context=64, fifo_words=64)
 WIDE = CoreConfig(name="64x16", tile=64, lanes=16, channels=32, port_bits=512, context=256, fifo_words=32)
@@ -217,25 +218,13 @@ class Bench:
             await ctx.tick()
 
     def simulate(self, cycles=30000):
-        sim = Simulator(self.dut)
-        sim.add_clock(1e-6)
-        ended = []
-
-        async def run(ctx):
-            await self.run(ctx)
-            ended.append(1)
-
-        async def watchdog(ctx):
-            for _ in range(cycles):
-                await ctx.tick()
-                if ended:
-                    return
-            raise AssertionError(f"no end: {self.fetched} of {len(self.rows)} rows in {cycles} cycles")
-
-        sim.add_testbench(self.memories, background=True)
-        sim.add_testbench(run)
-        sim.add_testbench(watchdog)
-        sim.run()
+        run_testbench(
+            self.dut,
+            self.run,
+            background=[self.memories],
+            cycles=cycles,
+            progress=lambda: f"no end: {self.fetched} of {len(self.rows)} rows",
+        )
         return self
 
 
