@@ -23,7 +23,8 @@ def run(goal, cycles):
     dut, seen = Counter(), []
 
     async def main(ctx):
-        await ctx.tick().until(dut.count == goal)
+        while ctx.get(dut.count) != goal:
+            await ctx.tick()
 
     async def watch(ctx):
         while True:
