@@ -34,6 +34,13 @@ class Export:
         """SHA-256 of the text, hexadecimal."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    @property
+    def instances(self) -> Mapping[str, str]:
+        """Path in the top of every instance of a shared module, and that module's name."""
+        instances = self.name_map["instances"]
+        assert isinstance(instances, dict)
+        return instances
+
     def names_json(self) -> str:
         """The name map as JSON.
 

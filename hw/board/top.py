@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from amaranth.hdl import ClockDomain, DomainRenamer, Module
+from amaranth.hdl import ClockDomain, DomainRenamer, Module, Signal
 from amaranth.lib import wiring
+from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
 from hw.board.control import Gpt2Control
 from hw.board.core_interface import ADDRESS_BITS, core_members
-from hw.board.gpt2_map import RunState
+from hw.board.gpt2_map import STALL_CAUSES, RunState
 from hw.bus.axi import Axi4Signature, AxiLiteSignature
 from hw.gpt2.config import CoreConfig
 
@@ -36,17 +37,20 @@ class U280Top(wiring.Component):
 
     Members
     -------
-    ``ap_clk``, ``ap_rst_n`` : clock; reset, active low, sampled by the clock.
+    ``ap_clk``, ``ap_rst_n`` : clock of core and registers; its reset, active low, sampled by the clock.
+    ``ap_clk_2``, ``ap_rst_n_2`` : the same of the memory ports. Either reset resets both sides, so that the FIFOs
+        between them start empty; each must last some cycles of both clocks.
     ``s_axi_control`` : registers (``hw.board.gpt2_map``). ``m_axi`` : the memory ports.
-    ``probe_state``, ``probe_tile`` : RunState, and whether a tile is issued in this cycle; for simulators, left open
-        on a card.
+    ``probe_state``, ``probe_tile``, ``probe_stall`` : RunState, whether a tile is issued in this cycle, and if none is,
+        why (index into STALL_CAUSES); for simulators, left open on a card.
 
     Attributes
     ----------
     shared : mapping from module name to component, for ``hw.board.export``.
 
     Timing: the core is held in reset by ``ap_rst_n`` and for some cycles at the end of each run; the reset is a reset
-    of its clock domain, so that it also reaches modules that are instances.
+    of its clock domain, so that it also reaches modules that are instances. The memory ports are not reset between
+    runs: they are empty then.
     """
 
     def __init__(self, config: CoreConfig, core: Callable[[CoreConfig], Core] | None = None):
@@ -62,10 +66,13 @@ class U280Top(wiring.Component):
             {
                 "ap_clk": In(1),
                 "ap_rst_n": In(1),
+                "ap_clk_2": In(1),
+                "ap_rst_n_2": In(1),
                 "s_axi_control": In(AxiLiteSignature((self.control.map.size - 1).bit_length())),
                 "m_axi": Out(Axi4Signature(ADDRESS_BITS, config.port_bits, 1)).array(config.channels),
                 "probe_state": Out(RunState),
                 "probe_tile": Out(1),
+                "probe_stall": Out(range(len(STALL_CAUSES))),
             }
         )
 
@@ -74,9 +81,19 @@ class U280Top(wiring.Component):
         control, core = self.control, self.core
         sync = ClockDomain("sync")
         core_domain = ClockDomain("core", local=True)
-        sync.clk = core_domain.clk = self.ap_clk  # one clock, so nothing crosses
-        m.domains += [sync, core_domain]
-        m.d.comb += [sync.rst.eq(~self.ap_rst_n), core_domain.rst.eq(sync.rst | control.core_reset)]
+        kernel, port = ClockDomain("kernel", local=True), ClockDomain("port", local=True)
+        sync.clk = core_domain.clk = kernel.clk = self.ap_clk  # one clock, so nothing crosses
+        port.clk = self.ap_clk_2
+        m.domains += [sync, core_domain, kernel, port]
+        port_reset, kernel_reset = Signal(), Signal()  # the reset of the other clock
+        m.submodules.port_reset = FFSynchronizer(~self.ap_rst_n, port_reset, o_domain="port")
+        m.submodules.kernel_reset = FFSynchronizer(~self.ap_rst_n_2, kernel_reset, o_domain="kernel")
+        m.d.comb += [
+            kernel.rst.eq(~self.ap_rst_n | kernel_reset),
+            sync.rst.eq(kernel.rst),
+            core_domain.rst.eq(kernel.rst | control.core_reset),
+            port.rst.eq(~self.ap_rst_n_2 | port_reset),
+        ]
         m.submodules.control = control
         m.submodules.core = DomainRenamer("core")(core)
         wiring.connect(m, wiring.flipped(self.s_axi_control), control.s_axi_control)
@@ -85,5 +102,9 @@ class U280Top(wiring.Component):
             m.d.comb += theirs.eq(ours) if member.flow == In else ours.eq(theirs)
         for inner, outer in zip(core.m_axi, self.m_axi, strict=True):
             wiring.connect(m, inner, wiring.flipped(outer))
-        m.d.comb += [self.probe_state.eq(control.state), self.probe_tile.eq(core.tile)]
+        m.d.comb += [
+            self.probe_state.eq(control.state),
+            self.probe_tile.eq(core.tile),
+            self.probe_stall.eq(core.stall),
+        ]
         return m

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Value, ValueCastable
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from amaranth.hdl import ClockSignal, DomainRenamer, Instance, Module, ResetSignal, Value, ValueCastable
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
+
+from hw.bus.synchronizers import marked_async_ff_sync, marked_ff_sync
 
 __all__ = ["ByName", "Shared", "flat_ports"]
 
 
 class ByName:
-    """Platform that tells :class:`Shared` to become an instance; ``hw.board.export`` elaborates with it."""
+    """Platform of ``hw.board.export``: tells :class:`Shared` to become an instance, and marks clock crossings."""
+
+    get_ff_sync = staticmethod(marked_ff_sync)
+    get_async_ff_sync = staticmethod(marked_async_ff_sync)
 
 
 def flat_ports(component: wiring.Component) -> dict[str, tuple[Value, bool]]:
@@ -42,8 +50,11 @@ class Shared(wiring.Component):
     name : str
         Verilog module name; the same name must always stand for equal components.
     component : wiring.Component
-        Has no clock domain but ``sync``, all its behaviour follows from its ports. Several ``Shared`` may take the same
-        object as their pattern only in exports; simulation needs one object each.
+        All its behaviour follows from its ports and clock domains. Several ``Shared`` may take the same object as their
+        pattern only in exports; simulation needs one object each.
+    domains : mapping from str to str
+        Each clock domain of the component and the domain that stands for it where the instance is. The module's ports
+        are ``clk`` and ``rst`` for ``sync``, ``<domain>_clk`` and ``<domain>_rst`` for others.
 
     Members
     -------
@@ -52,9 +63,12 @@ class Shared(wiring.Component):
     Timing: that of ``component``.
     """
 
-    def __init__(self, name: str, component: wiring.Component) -> None:
+    def __init__(
+        self, name: str, component: wiring.Component, domains: Mapping[str, str] = MappingProxyType({"sync": "sync"})
+    ) -> None:
         self.module_name = name
         self.component = component
+        self.domains = dict(domains)
         super().__init__(component.signature)
 
     def elaborate(self, platform):
@@ -64,9 +78,12 @@ class Shared(wiring.Component):
             ports = {
                 ("i_" if is_input else "o_") + name: value for name, (value, is_input) in mine.items() if len(value)
             }
-            return Instance(self.module_name, i_clk=ClockSignal(), i_rst=ResetSignal(), **ports)
+            for inside, outside in self.domains.items():
+                prefix = "i_" if inside == "sync" else f"i_{inside}_"
+                ports |= {f"{prefix}clk": ClockSignal(outside), f"{prefix}rst": ResetSignal(outside)}
+            return Instance(self.module_name, **ports)
         m = Module()
-        m.submodules.shared = self.component
+        m.submodules.shared = DomainRenamer(self.domains)(self.component)
         for name, (value, is_input) in mine.items():
             m.d.comb += inner[name][0].eq(value) if is_input else value.eq(inner[name][0])
         return m

@@ -8,7 +8,7 @@ import json
 
 __all__ = ["CORE_CONFIGS", "ConfigError", "CoreConfig", "core_config"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class ConfigError(ValueError):
@@ -25,7 +25,7 @@ _RANGES = (
     ("new_value_strips", 1, 4096),
     ("residual_strips", 1, 1 << 14),
     ("param_depth", 1, 1024),
-    ("score_banks", 1, 16),
+    ("score_rows", 1, 4096),
     ("fifo_words", 32, 4096),
     ("core_clock_mhz", 1, 1000),
     ("port_clock_mhz", 1, 1000),
@@ -70,17 +70,19 @@ class CoreConfig:
         Words of T fp16 of the probability memory (softmax output).
     new_key_words, new_value_strips : int
         Current token's keys (words of T) and values (strips of N) kept on chip.
-    score_banks : int
-        Heads whose scores can wait for the exponential pass.
+    score_rows : int
+        Rows of N scores that can wait for the exponential pass, over all heads; a power of two, at least context / N.
     fifo_words : int
-        Rows that each channel's read FIFO holds.
+        Rows that each channel's read FIFO holds; a power of two. A refresh of the memory is bridged by what exceeds the
+        reads in flight: 180 rows or more (gpt2_core_sketch section 4).
     instructions, descriptors : int
         Depth of the instruction and access memories (128-bit words).
     slr_stages : int
-        Extra registers on the wide paths between the lanes and the rest: operands and weights there, results back. The
-        few control bits of a lane are taken from the tag of the stage that they belong to; synthesis may retime them.
+        Extra registers on the wide paths between the lanes and the rest: operands and weights there, results back; and
+        on the way of the pop to the read FIFOs. The few control bits of a lane are taken from the tag of the stage that
+        they belong to; synthesis may retime them.
     core_clock_mhz, port_clock_mhz : int
-        Assumed clocks; used for printing times only.
+        Assumed clocks of the core and of the memory ports (``ap_clk`` and ``ap_clk_2``). Simulation keeps their ratio.
     """
 
     name: str
@@ -98,13 +100,13 @@ class CoreConfig:
     prob_words: int = 512
     new_key_words: int = 64
     new_value_strips: int = 256
-    score_banks: int = 4
+    score_rows: int = 512
     fifo_words: int = 512
     instructions: int = 256
     descriptors: int = 64
     slr_stages: int = 0
     core_clock_mhz: int = 200
-    port_clock_mhz: int = 200
+    port_clock_mhz: int = 225
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -146,10 +148,14 @@ class CoreConfig:
             need(low <= value <= high, f"{field} must be {low} to {high}, got {value!r}")
         need(self.rows == 1, f"rows must be 1, got {self.rows!r}")
         need(0 <= self.guard_bits <= 8, f"guard_bits must be 0 to 8, got {self.guard_bits!r}")
-        for field in ("acc_depth", "param_depth", "residual_strips", "score_banks", "fifo_words"):
+        for field in ("acc_depth", "param_depth", "residual_strips", "score_rows", "fifo_words"):
             need(_power_of_two(getattr(self, field)), f"{field} must be a power of two, got {getattr(self, field)!r}")
         need(self.acc_depth <= 256, f"acc_depth must be at most 256, got {self.acc_depth!r}")
         need(self.acc_depth <= self.param_depth, f"param_depth ({self.param_depth}) must hold acc_depth strips")
+        need(
+            self.lanes < 1 or self.score_rows * self.lanes >= self.context,
+            f"score_rows must hold the context: {self.context} / {self.lanes} lanes, got {self.score_rows!r}",
+        )
         need(self.fifo_words >= 32, f"fifo_words must be at least 32 (two bursts), got {self.fifo_words!r}")
         need(0 <= self.slr_stages <= 8, f"slr_stages must be 0 to 8, got {self.slr_stages!r}")
         need(1 <= self.instructions <= 512, f"instructions must be 1 to 512, got {self.instructions!r}")
@@ -219,9 +225,7 @@ class CoreConfig:
 
 CORE_CONFIGS = {
     "16x4": CoreConfig(name="16x4", tile=16, lanes=4, channels=4, port_bits=256),
-    "64x16": CoreConfig(
-        name="64x16", tile=64, lanes=16, channels=32, port_bits=512, port_clock_mhz=225, param_depth=256, slr_stages=2
-    ),
+    "64x16": CoreConfig(name="64x16", tile=64, lanes=16, channels=32, port_bits=512, score_rows=256, slr_stages=2),
 }
 
 

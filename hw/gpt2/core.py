@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Out
 from amaranth.utils import ceil_log2
 
@@ -20,20 +19,29 @@ from hw.gpt2.arg_max import ArgMax
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.fetch import Fetch
 from hw.gpt2.isa import Commit
-from hw.gpt2.issue import Issue, Source, source_layout
+from hw.gpt2.issue import Issue
 from hw.gpt2.kv_writer import KvWriter
-from hw.gpt2.lane import Lane
+from hw.gpt2.lane import Lane, lane_module
 from hw.gpt2.logits_writer import LogitsWriter
+from hw.gpt2.operands import Operands
 from hw.gpt2.reader import StreamReader
 from hw.gpt2.scoreboard import Scoreboard
 from hw.gpt2.softmax import Softmax
 from hw.gpt2.statistics import Statistics
 from hw.gpt2.tags import Destination, Operation, Stages, tag_layout
-from hw.numerics.fp_format import FP16_ONE, FP32_ONE
+from hw.numerics.fp_format import FP32_ONE
 
-__all__ = ["Gpt2Core"]
+__all__ = ["QUIET_CYCLES", "Gpt2Core", "logits_queue"]
 
-_QUIET_CYCLES = 127  # longer than any pipeline behind the issue point
+QUIET_CYCLES = 127  # from the last tile on: until then every strip, logit and commit is where it is counted
+
+_COMMIT_CYCLES = 8  # from a strip's write to a writer's busy
+
+
+def logits_queue(config: CoreConfig) -> tuple[int, int]:
+    """Port words that wait in the logits writer, and the strips that can be under way when it says full."""
+    margin = Stages(config).report + 8
+    return 1 << ceil_log2(2 * margin), margin
 
 
 class Gpt2Core(wiring.Component):
@@ -49,15 +57,22 @@ class Gpt2Core(wiring.Component):
     ``tokens_valid``, ``token_write*``, ``finish`` and ``fail`` strobes, ``drained``, ``tile``/``stall``, ``dump_*`` :
     as in ``hw.board.core_interface``. ``m_axi`` : one AXI4 master per memory channel.
 
-    Timing: one tile a cycle; a strip is back in the activation memory ``Stages.write`` cycles after its last tile (41
-    at 16x4). Between runs the core is held in reset; memories keep their contents, start values do not depend on them.
+    Clock domains: ``sync`` (reset between runs), ``kernel`` and ``port`` (see ``hw.board.memory_ports``).
+
+    Timing: one tile a cycle; a strip can be read by a tile that issues ``Stages.written`` + 1 cycles after its last
+    one. Between runs the core is held in reset; memories keep their contents, start values do not depend on them.
     Numerics: docs/core.md. Source: DESIGN section 4, gpt2_core_sketch.
     """
 
     def __init__(self, config: CoreConfig):
+        if Stages(config).write + _COMMIT_CYCLES > QUIET_CYCLES:
+            raise ValueError(
+                f"a strip of core {config.name!r} is written {Stages(config).write} cycles after its tile; with "
+                f"{_COMMIT_CYCLES} more that must be at most {QUIET_CYCLES}"
+            )
         self.config = config
         self._lane = Lane(config)
-        self._lane_name = f"ringfly_lane_{config.name}"
+        self._lane_name = lane_module(config)
         self._ports = MemoryPorts(config, ADDRESS_BITS)
         members = core_members(config)
         members["m_axi"] = Out(Axi4Signature(ADDRESS_BITS, config.port_bits)).array(config.channels)
@@ -78,11 +93,10 @@ class Gpt2Core(wiring.Component):
         m.submodules.ports = self._ports
         m.submodules.reader = self._reader = StreamReader(self.config)
         m.submodules.kv_writer = self._kv_writer = KvWriter(self.config)
-        logits_room = Stages(self.config).report + 8  # strips that can be under way when it says full
-        m.submodules.logits_writer = self._logits_writer = LogitsWriter(
-            self.config, depth=1 << ceil_log2(2 * logits_room), margin=logits_room
-        )
+        depth, margin = logits_queue(self.config)
+        m.submodules.logits_writer = self._logits_writer = LogitsWriter(self.config, depth, margin)
         m.submodules.arbiter = self._arbiter = WriteArbiter(self.config)
+        m.submodules.operands = self._operands = Operands(self.config)
         self._lanes = []
         for n in range(self.config.lanes):
             lane = Shared(self._lane_name, Lane(self.config))
@@ -92,7 +106,7 @@ class Gpt2Core(wiring.Component):
         tags = self._tags(m)
         self._program(m)
         self._hazards(m, tags)
-        self._operands(m, tags)
+        self._connect_operands(m, tags)
         self._control_lanes(m, tags)
         self._results(m, tags)
         self._memory(m)
@@ -140,14 +154,15 @@ class Gpt2Core(wiring.Component):
 
     def _hazards(self, m: Module, tags) -> None:
         issue, board, h = self._issue, self._scoreboard, self._issue.hazards
-        written = tags[Stages(self.config).write]
+        stages = Stages(self.config)
+        written, readable = tags[stages.write], tags[stages.written]
         m.d.comb += [
             board.word_a.eq(issue.look_operand),
             board.word_b.eq(issue.look_new),
             board.mark_strip.eq(issue.look_result),
             board.mark.eq(issue.mark),
-            board.clear.eq(written.destination == Destination.STRIP),
-            board.clear_strip.eq(written.dst),
+            board.clear.eq(readable.destination == Destination.STRIP),
+            board.clear_strip.eq(readable.dst),
             h.operand.eq(board.busy_a),
             h.new_kv.eq(board.busy_b),
             h.result.eq(board.mark_busy),
@@ -173,118 +188,56 @@ class Gpt2Core(wiring.Component):
             self._kv_writer.commit_position.eq(written.position),
         ]
         vector, norm = Signal(), Signal(2)
+        with m.If(self._statistics.soon):
+            m.d.sync += norm.bit_select(self._statistics.soon_set, 1).eq(0)
         with m.If(issue.stats_start):
             m.d.sync += [vector.eq(1), norm.bit_select(issue.tag.stats_set, 1).eq(1)]
         with m.Elif(self._statistics.done):
-            m.d.sync += [vector.eq(0), norm.bit_select(self._statistics.done_set, 1).eq(0)]
+            m.d.sync += vector.eq(0)
         heads = Signal(128)
-        banks = Signal(range(self.config.score_banks + 1))
+        score_rows = Signal(range(self.config.score_rows + 1))
         with m.If(self._softmax.ready):
             m.d.sync += heads.bit_select(self._softmax.ready_head, 1).eq(0)
         with m.If(issue.head_start):
             m.d.sync += heads.bit_select(issue.tag.head, 1).eq(1)
-        m.d.sync += banks.eq(banks + issue.head_start - self._softmax.bank_free)
+        m.d.sync += score_rows.eq(score_rows + issue.score_start - self._softmax.row_free)
         m.d.comb += [
             h.statistics.eq(vector),
             h.norm.eq(norm),
             h.softmax.eq(heads),
-            h.score_bank.eq(banks == self.config.score_banks),
+            h.score_room.eq(score_rows == self.config.score_rows),
         ]
         self._vector_busy = vector
 
-    def _operands(self, m: Module, tags) -> None:
-        """Activation, probability, new-key and new-value memories; word, mask, row and patch up to the lanes."""
-        cfg, source = self.config, self._issue.source
-        tile_bits, strip_bits = cfg.tile * 16, cfg.lanes * 16
-        written = tags[Stages(cfg).write]
-        strip_shift = ceil_log2(cfg.strips_per_word)
-        half = Cat(lane.half for lane in self._lanes)
-        store = Signal()
-        m.d.comb += store.eq(written.destination == Destination.STRIP)
-        in_values = written.dst >= cfg.new_value_base
-        in_keys = (written.dst >= cfg.new_key_base) & ~in_values
-
-        def words(name: str, depth: int, enable, address, strip):
-            m.submodules[name] = memory = Memory(shape=tile_bits, depth=depth, init=[])
-            write = memory.write_port(granularity=strip_bits)
-            m.d.comb += [
-                write.addr.eq(address),
-                write.data.eq(Cat(*[half] * cfg.strips_per_word)),
-                write.en.eq(enable << strip),
-            ]
-            return memory
-
-        def read(memory, address):
-            port = memory.read_port()
-            m.d.comb += [port.en.eq(1), port.addr.eq(address)]
-            return port.data
-
-        strip = written.dst[:strip_shift] if strip_shift else Const(0, 1)
-        in_activations = store & ~in_keys & ~in_values
-        activations = words("activations", cfg.act_words, in_activations, written.dst >> strip_shift, strip)
-        key_word = (written.dst - cfg.new_key_base) >> strip_shift
-        new_keys = words("new_keys", cfg.new_key_words, store & in_keys, key_word, strip)
-        m.submodules.new_values = new_values = Memory(shape=strip_bits, depth=cfg.new_value_strips, init=[])
-        value_write = new_values.write_port()
+    def _connect_operands(self, m: Module, tags) -> None:
+        written, operands, kv = tags[Stages(self.config).write], self._operands, self._kv_writer
+        tile_bits = self.config.tile * 16
+        softmax = self._softmax
         m.d.comb += [
-            value_write.addr.eq(written.dst - cfg.new_value_base),
-            value_write.data.eq(half),
-            value_write.en.eq(store & in_values),
+            operands.source.eq(self._issue.source),
+            operands.row.eq(self._ports.row_data),
+            operands.store.eq(written.destination == Destination.STRIP),
+            operands.store_strip.eq(written.dst),
+            operands.store_data.eq(Cat(lane.half for lane in self._lanes)),
+            operands.prob_write.eq(softmax.prob_write),
+            operands.prob_word.eq(softmax.prob_word),
+            operands.prob_strip.eq(softmax.prob_strip),
+            operands.prob_data.eq(softmax.prob_data),
+            operands.key_addr.eq(kv.key_addr),
+            kv.key_data.eq(operands.key_data),
+            operands.value_addr.eq(kv.value_addr),
+            kv.value_data.eq(operands.value_data),
         ]
-        m.submodules.probabilities = probabilities = Memory(shape=tile_bits, depth=cfg.prob_words, init=[])
-        prob_write = probabilities.write_port(granularity=strip_bits)
-        m.d.comb += [
-            prob_write.addr.eq(self._softmax.prob_word),
-            prob_write.data.eq(Cat(*[self._softmax.prob_data] * cfg.strips_per_word)),
-            prob_write.en.eq(self._softmax.prob_write << self._softmax.prob_strip),
-        ]
-
-        asked = Signal(source_layout(cfg))
-        m.d.sync += asked.eq(source)
-        word = Signal(tile_bits, reset_less=True)
-        activation, probability = read(activations, source.word), read(probabilities, source.word)
-        with m.Switch(asked.kind):
-            with m.Case(Source["activation"]):
-                m.d.sync += word.eq(activation)
-            with m.Case(Source["probability"]):
-                m.d.sync += word.eq(probability)
-            with m.Default():
-                m.d.sync += word.eq(Const(FP16_ONE, 16).replicate(cfg.tile))
-        mask, key = Signal(cfg.tile, reset_less=True), Signal(tile_bits, reset_less=True)
-        values = Signal(strip_bits, reset_less=True)
-        patch_key, patch_value = Signal(cfg.lanes, reset_less=True), Signal(cfg.tile, reset_less=True)
-        row_early, row = Signal(tile_bits * cfg.lanes, reset_less=True), Signal(tile_bits * cfg.lanes, reset_less=True)
-        m.d.sync += [
-            mask.eq(asked.mask),
-            key.eq(read(new_keys, source.key_word)),
-            values.eq(read(new_values, source.value_strip)),
-            patch_key.eq(asked.patch_key),
-            patch_value.eq(asked.patch_value),
-            row_early.eq(self._ports.row_data),
-            row.eq(row_early),
-        ]
-        bundle = [word, mask, key, values, patch_key, patch_value, row]
-        for stage in range(cfg.slr_stages):
-            crossed = [Signal(s.shape(), name=f"{s.name}_slr_{stage}", reset_less=True) for s in bundle]
-            m.d.sync += [c.eq(s) for c, s in zip(crossed, bundle, strict=True)]
-            bundle = crossed
-        word, mask, key, values, patch_key, patch_value, row = bundle
         for n, lane in enumerate(self._lanes):
             m.d.comb += [
-                lane.word.eq(word),
-                lane.mask.eq(mask),
-                lane.key.eq(key),
-                lane.patch_key.eq(patch_key[n]),
-                lane.value.eq(values.word_select(n, 16)),
-                lane.patch_value.eq(patch_value),
-                lane.row.eq(row.word_select(n, tile_bits)),
+                lane.word.eq(operands.word),
+                lane.mask.eq(operands.mask),
+                lane.key.eq(operands.key),
+                lane.patch_key.eq(operands.patch_key[n]),
+                lane.value.eq(operands.values.word_select(n, 16)),
+                lane.patch_value.eq(operands.patch_value),
+                lane.row.eq(operands.lane_row.word_select(n, tile_bits)),
             ]
-        m.d.comb += [
-            self._ports.row_pop.eq(self._issue.fire),
-            self._reader.row_pop.eq(self._issue.fire),
-            self._kv_writer.key_data.eq(read(new_keys, self._kv_writer.key_addr)),
-            self._kv_writer.value_data.eq(read(new_values, self._kv_writer.value_addr)),
-        ]
 
     def _control_lanes(self, m: Module, tags) -> None:
         stages, statistics = Stages(self.config), self._statistics
@@ -302,7 +255,6 @@ class Gpt2Core(wiring.Component):
             m.d.comb += scale.eq(self.cfg.score_scale)
         with m.Elif(at_drain.use_inverse):
             m.d.comb += scale.eq(self._softmax.inverse)
-        rows_per_bank = self.config.context // self.config.lanes
         for n, lane in enumerate(self._lanes):
             m.d.comb += [
                 lane.param_take.eq(at_lane.operation == Operation.PARAM),
@@ -318,7 +270,7 @@ class Gpt2Core(wiring.Component):
                 lane.add_norm.eq(at_add.use_norm),
                 lane.add_residual.eq(at_add.use_residual),
                 lane.score_write.eq((at_linear.destination == Destination.SCORE) & at_linear.mask[n]),
-                lane.score_address.eq(at_linear.bank * rows_per_bank + at_linear.index),
+                lane.score_address.eq(at_linear.score_row),
                 lane.use_gelu.eq(at_convert.use_gelu),
                 lane.residual_write.eq(
                     (at_write.destination == Destination.STRIP) & (at_write.dst < self.config.residual_strips)
@@ -347,7 +299,7 @@ class Gpt2Core(wiring.Component):
             softmax.score_first.eq(reported.strip_first),
             softmax.score_last.eq(reported.strip_last),
             softmax.score_tile.eq(reported.index),
-            softmax.score_bank.eq(reported.bank),
+            softmax.score_row.eq(reported.score_row),
             softmax.score_head.eq(reported.head),
             softmax.score_position.eq(reported.position),
             softmax.score_prob.eq(reported.prob),
@@ -391,6 +343,9 @@ class Gpt2Core(wiring.Component):
             reader.token_data.eq(self.token_data_reader),
             ports.read_valid.eq(reader.read_valid),
             reader.read_ready.eq(ports.read_ready),
+            reader.row_pop.eq(ports.row_popped),
+            # a run that ends throws away what was read ahead
+            ports.row_take.eq(self._issue.fire | (~self.run & ports.row_valid)),
             ports.read_row.eq(reader.read_row),
             ports.read_beats.eq(reader.read_beats),
             self._kv_writer.writes_outstanding.eq(ports.writes_outstanding),
@@ -401,10 +356,10 @@ class Gpt2Core(wiring.Component):
 
     def _status(self, m: Module, tags) -> None:
         issue, ports, fetch = self._issue, self._ports, self._fetch
-        quiet = Signal(range(_QUIET_CYCLES + 1))
+        quiet = Signal(range(QUIET_CYCLES + 1))
         with m.If(self.run | issue.fire):
             m.d.sync += quiet.eq(0)
-        with m.Elif(quiet != _QUIET_CYCLES):
+        with m.Elif(quiet != QUIET_CYCLES):
             m.d.sync += quiet.eq(quiet + 1)
         writing = self._kv_writer.busy_keys | self._kv_writer.busy_values | self._logits_writer.busy
         last_stall = Signal.like(issue.stall)
@@ -420,7 +375,7 @@ class Gpt2Core(wiring.Component):
             m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.WRITE), self.fail_info.eq(ports.error_channel)]
         m.d.comb += [
             self.drained.eq(
-                (quiet == _QUIET_CYCLES) & ~writing & (ports.reads_outstanding == 0) & (ports.writes_outstanding == 0)
+                (quiet == QUIET_CYCLES) & ~writing & (ports.rows_outstanding == 0) & (ports.writes_outstanding == 0)
             ),
             self.tile.eq(issue.fire),
             self.stall.eq(issue.stall),
@@ -430,7 +385,7 @@ class Gpt2Core(wiring.Component):
             self.dump_layer.eq(issue.dump_layer),
             self.dump_stall.eq(last_stall),
             self.dump_fifo.eq(Cat(ports.fifo_min, ports.fifo_max)),
-            self.dump_reads.eq(ports.reads_outstanding),
+            self.dump_reads.eq(ports.rows_outstanding),
             self.dump_writes.eq(ports.writes_outstanding),
             self.dump_committed.eq(self._kv_writer.committed),
             self.dump_units.eq(Cat(writing, self._vector_busy, self._softmax.busy, fetch.waiting)),

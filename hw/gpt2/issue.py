@@ -47,7 +47,7 @@ def hazards_layout(config: CoreConfig) -> data.StructLayout:
             "statistics": 1,
             "norm": 2,  # scalar set is being computed
             "softmax": 128,  # head's probabilities are being computed
-            "score_bank": 1,  # no bank is free
+            "score_room": 1,  # no score row is free
             "logits": 1,  # logits writer is full
             "row": 1,  # the stream has a row
             "waiting": 1,  # fetch is at a token boundary
@@ -70,8 +70,8 @@ class Issue(wiring.Component):
     answers, in the same cycle.
     ``fire`` : a tile or parameter row is issued in this cycle; ``tag`` and ``source`` describe it.
     ``mark`` : its result strip becomes busy.
-    ``stats_start``, ``head_start``, ``commit_start`` : strobes at issue that mark long operations as begun (vector
-    sums, a head's softmax, a commit of keys or values).
+    ``stats_start``, ``head_start``, ``score_start``, ``commit_start`` : strobes at issue that mark long operations as
+    begun (vector sums, a head's softmax, a score row, a commit of keys or values).
     ``stall`` : index into STALL_CAUSES when nothing fired. ``dump_*`` : the instruction at issue, for people.
 
     Timing: one tile a cycle, no bubble between tiles or instructions as long as fetch keeps up (two cycles each).
@@ -101,6 +101,7 @@ class Issue(wiring.Component):
                 "mark": Out(1),
                 "stats_start": Out(1),
                 "head_start": Out(1),
+                "score_start": Out(1),
                 "commit_start": Out(2),
                 "stall": Out(range(len(STALL_CAUSES))),
                 "dump_index": Out(16),
@@ -311,7 +312,7 @@ class Issue(wiring.Component):
             "statistics": is_mm & code.stats & h.statistics,
             "params": self._is_param & self._param_clash,
             "accumulator": tile & ~self._acc_start & self._acc_clash,
-            "score_bank": is_sc & at_head_start & h.score_bank,
+            "score_room": is_sc & tile & self._acc_end & h.score_room,
             "softmax": (is_av | (is_sc & at_head_start)) & h.softmax.bit_select(self.tag.head, 1),
             "norm": tile & self._acc_end & self.tag.use_norm & h.norm.bit_select(code.norm, 1),
             "operand": tile & (is_sc | (code.op == Op.MM)) & (h.operand & self._needed).any(),
@@ -337,11 +338,10 @@ class Issue(wiring.Component):
             self.head_start.eq(clear & is_sc & at_head_start),
             self.commit_start.eq(Mux(clear & self._is_end & is_mm, code.commit, Commit.NONE.value)),
         ]
-        if cfg.score_banks > 1:
-            bank = Signal(range(cfg.score_banks))
-            with m.If(clear & is_sc & self._inner_end & self._middle_end):
-                m.d.sync += bank.eq(bank + 1)
-            m.d.comb += self.tag.bank.eq(bank)
+        score_row = Signal(range(cfg.score_rows))
+        with m.If(self.score_start):
+            m.d.sync += score_row.eq(score_row + 1)
+        m.d.comb += [self.score_start.eq(clear & is_sc & self._acc_end), self.tag.score_row.eq(score_row)]
 
     def _history(self, m: Module) -> None:
         """Accumulators and parameter rows used in the last cycles."""

@@ -17,7 +17,12 @@ from hw.numerics.fp32_add import Fp32Add
 from hw.numerics.fp32_mul import Fp32Mul
 from hw.numerics.gelu import Gelu
 
-__all__ = ["Lane"]
+__all__ = ["Lane", "lane_module"]
+
+
+def lane_module(config: CoreConfig) -> str:
+    """Name of the Verilog module that all lanes of a core are. Its outputs come from registers."""
+    return f"ringfly_lane_{config.name}"
 
 
 class Lane(wiring.Component):
@@ -52,7 +57,6 @@ class Lane(wiring.Component):
     def __init__(self, config: CoreConfig):
         self.config = config
         t16 = config.tile * 16
-        score_depth = config.score_banks * config.context // config.lanes
         super().__init__(
             {
                 "word": In(t16),
@@ -76,12 +80,12 @@ class Lane(wiring.Component):
                 "add_residual": In(1),
                 "linear": Out(32),
                 "score_write": In(1),
-                "score_address": In(ceil_log2(score_depth)),
+                "score_address": In(range(config.score_rows)),
                 "use_gelu": In(1),
                 "half": Out(16),
                 "residual_write": In(1),
                 "residual_address": In(ceil_log2(config.residual_strips)),
-                "score_read": In(ceil_log2(score_depth)),
+                "score_read": In(range(config.score_rows)),
                 "score_max": In(32),
                 "exponential": Out(16),
             }
@@ -202,8 +206,7 @@ class Lane(wiring.Component):
         return linear
 
     def _softmax(self, m: Module, linear):
-        depth = self.config.score_banks * self.config.context // self.config.lanes
-        m.submodules.scores = scores = Memory(shape=32, depth=depth, init=[])
+        m.submodules.scores = scores = Memory(shape=32, depth=self.config.score_rows, init=[])
         read, write = scores.read_port(), scores.write_port()
         m.submodules.difference = difference = Fp32Add()
         m.submodules.exp = exp = ExpNegative()

@@ -12,10 +12,10 @@ from hw.board.channel_port import BURST_BEATS, ROW_BITS
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import ACCESS_FIELDS, AccessKind, Operand
 
-__all__ = ["StreamConfigLayout", "StreamReader", "burst_beats", "credits_suffice", "guard_open", "token_known"]
+__all__ = ["RUNS", "StreamConfigLayout", "StreamReader", "burst_beats", "credits_suffice", "guard_open", "token_known"]
 
 _COUNT_BITS = ACCESS_FIELDS["count"]
-_RUNS = 4  # row runs that wait between the descriptor walk and the splitter
+RUNS = 4  # row runs that wait between the descriptor walk and the splitter
 
 StreamConfigLayout = data.StructLayout(
     {
@@ -112,7 +112,7 @@ class StreamReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.runs = runs = SyncFIFO(width=ROW_BITS + _COUNT_BITS, depth=_RUNS)
+        m.submodules.runs = runs = SyncFIFO(width=ROW_BITS + _COUNT_BITS, depth=RUNS)
         self._elaborate_walk(m, runs)
         self._elaborate_split(m, runs)
         return m

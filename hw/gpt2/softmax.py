@@ -19,6 +19,7 @@ from hw.numerics.reciprocal import Reciprocal
 __all__ = ["Softmax"]
 
 _HEADS = 128
+_WAITING_HEADS = 4  # heads come no faster than they go: one exponential strip a cycle, as scores do
 
 
 class Softmax(wiring.Component):
@@ -31,18 +32,19 @@ class Softmax(wiring.Component):
     Members
     -------
     ``score_valid``, ``scores`` (N fp32), ``score_mask``, ``score_first``, ``score_last``, ``score_tile``,
-    ``score_bank``, ``score_head``, ``score_position``, ``score_prob`` : one strip of scores; the lanes store it
+    ``score_row``, ``score_head``, ``score_position``, ``score_prob`` : one strip of scores; the lanes store it
     themselves at the same time.
     ``score_read`` : address for the lanes' score memories; ``score_max`` : one cycle later, the head's maximum.
+        ``row_free`` : strobe, that row has been read.
     ``exponentials`` (N fp16) : from the lanes, ``Stages.exponential`` cycles after the address.
     ``prob_write``, ``prob_word``, ``prob_strip``, ``prob_data`` : to the probability memory. Strips behind the last
     position are not written.
-    ``bank_free`` : strobe, one more bank may be filled.
-    ``ready``, ``ready_head`` : strobe, probabilities and 1/sum of that head are in place.
+    ``ready``, ``ready_head`` : strobe, that head's probabilities are in place and its 1/sum will be at the drain stage
+        of a tile that is issued after this cycle.
     ``inverse_head``/``inverse`` : 1/sum of a head, fp32, combinational.
 
-    Timing: N exponentials a cycle; from a head's last score to ``ready`` about 45 cycles plus one a strip; heads
-    overlap.
+    Timing: N exponentials a cycle; from a head's last score to ``ready`` about 30 cycles plus one a strip; heads
+    overlap; sums are inverted one after the other.
     Numerics: exp(0) is exactly 1; the sum is exact; 1/sum is correctly rounded. NaN in any score makes all results of
     the head NaN.
     """
@@ -50,7 +52,6 @@ class Softmax(wiring.Component):
     def __init__(self, config: CoreConfig):
         self.config = config
         lanes = config.lanes
-        rows = config.score_banks * config.context // lanes
         prob = ceil_log2(config.prob_words)
         super().__init__(
             {
@@ -60,18 +61,18 @@ class Softmax(wiring.Component):
                 "score_first": In(1),
                 "score_last": In(1),
                 "score_tile": In(16),
-                "score_bank": In(range(max(2, config.score_banks))),
+                "score_row": In(range(config.score_rows)),
                 "score_head": In(7),
                 "score_position": In(16),
                 "score_prob": In(prob),
-                "score_read": Out(ceil_log2(rows)),
+                "score_read": Out(range(config.score_rows)),
+                "row_free": Out(1),
                 "score_max": Out(32),
                 "exponentials": In(16 * lanes),
                 "prob_write": Out(1),
                 "prob_word": Out(prob),
                 "prob_strip": Out(max(1, ceil_log2(config.strips_per_word))),
                 "prob_data": Out(16 * lanes),
-                "bank_free": Out(1),
                 "ready": Out(1),
                 "ready_head": Out(7),
                 "inverse_head": In(7),
@@ -93,7 +94,7 @@ class Softmax(wiring.Component):
         head = data.StructLayout(
             {
                 "tile": 16,
-                "bank": range(max(2, cfg.score_banks)),
+                "start": range(cfg.score_rows),  # row of the first tile
                 "head": 7,
                 "fill": range(cfg.lanes + 1),  # valid slots of the last tile
                 "prob": range(cfg.prob_words),
@@ -109,7 +110,7 @@ class Softmax(wiring.Component):
             now.first.eq(self.score_first),
             now.last.eq(self.score_last),
             now.entry.tile.eq(self.score_tile),
-            now.entry.bank.eq(self.score_bank),
+            now.entry.start.eq(self.score_row - self.score_tile),
             now.entry.head.eq(self.score_head),
             now.entry.fill.eq((self.score_position & (cfg.lanes - 1)) + 1),
             now.entry.prob.eq(self.score_prob),
@@ -125,7 +126,7 @@ class Softmax(wiring.Component):
         m.d.comb += combined.eq(Mux(keep, best, strip_value))
         with m.If(now.valid):
             m.d.sync += best.eq(combined)
-        m.submodules.queue = queue = SyncFIFO(width=head.size, depth=cfg.score_banks)
+        m.submodules.queue = queue = SyncFIFO(width=head.size, depth=_WAITING_HEADS)
         entry = Signal(head)
         m.d.comb += [
             entry.eq(now.entry),
@@ -139,16 +140,15 @@ class Softmax(wiring.Component):
         """Read scores at one strip a cycle; returns the tag of the strip at the output of the lanes."""
         cfg, queue = self.config, self._queue
         entry = data.View(self._entry_layout, queue.r_data)
-        rows_per_bank = cfg.context // cfg.lanes
         lane_shift, strip_shift = ceil_log2(cfg.lanes), ceil_log2(cfg.strips_per_word)
-        row = Signal(range(rows_per_bank + 1))
+        row = Signal(range(cfg.context // cfg.lanes + 1))
         layout = data.StructLayout(
             {"valid": 1, "first": 1, "last": 1, "mask": cfg.lanes, "head": 7, "word": range(cfg.prob_words), "row": 16}
         )
         tag = Signal(layout)
         maximum = Signal(32)
         m.d.comb += [
-            self.score_read.eq(entry.bank * rows_per_bank + row),
+            self.score_read.eq(entry.start + row),
             tag.valid.eq(queue.r_rdy),
             tag.first.eq(row == 0),
             tag.last.eq(row == entry.tile),
@@ -156,7 +156,7 @@ class Softmax(wiring.Component):
             tag.word.eq(entry.prob + (row >> strip_shift)),
             tag.row.eq(row),
             queue.r_en.eq(tag.last),
-            self.bank_free.eq(queue.r_rdy & tag.last),
+            self.row_free.eq(queue.r_rdy),
         ]
         for n in range(cfg.lanes):
             rotated = Signal(lane_shift, name=f"rotated_{n}")
@@ -185,6 +185,10 @@ class Softmax(wiring.Component):
         entry = data.StructLayout({"value": width, "nan": 1, "head": 7})
         m.submodules.waiting = waiting = SyncFIFO(width=entry.size, depth=_HEADS)
         m.submodules.reciprocal = reciprocal = Reciprocal(width)
+        if reciprocal.latency > Stages(cfg).drain + 1:
+            raise ValueError(
+                f"1/sum takes {reciprocal.latency} cycles, too long for ready: {Stages(cfg).drain + 1} at most"
+            )
         m.submodules.inverses = inverses = Memory(shape=32, depth=_HEADS, init=[])
         write, read = inverses.write_port(), inverses.read_port(domain="comb")
         m.d.comb += [
@@ -223,7 +227,7 @@ class Softmax(wiring.Component):
             m.d.sync += [working.eq(1), working_head.eq(taken.head)]
         with m.Elif(reciprocal.done):
             m.d.sync += working.eq(0)
-        m.d.sync += [self.ready.eq(write.en), self.ready_head.eq(working_head)]
+        m.d.sync += [self.ready.eq(reciprocal.start), self.ready_head.eq(taken.head)]
 
 
 def _is_nan(x):

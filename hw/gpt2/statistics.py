@@ -7,6 +7,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.gpt2.config import CoreConfig
+from hw.gpt2.tags import Stages
 from hw.numerics.fixed_sum import Fp16FixedSum
 from hw.numerics.norm_scalars import NormScalars
 
@@ -20,9 +21,10 @@ class Statistics(wiring.Component):
     -------
     ``valid``, ``x`` (N fp16), ``mask``, ``first``, ``last``, ``set`` : strips of the vector. One vector at a time.
     ``width`` (elements), ``eps_term`` : start registers.
-    ``done``, ``done_set`` : strobe, scalars of the set are valid. ``scale_0/1``, ``mean_0/1`` : r and r*mean, fp32.
+    ``soon``, ``soon_set`` : strobe, scalars of the set will be valid at the drain stage of a tile that is issued after
+        this cycle. ``done`` : strobe, they are valid. ``scale_0/1``, ``mean_0/1`` : r and r*mean, fp32.
 
-    Timing: a strip a cycle; from the last strip to ``done`` about 65 cycles.
+    Timing: a strip a cycle; from the last strip to ``done`` about 65 cycles, to ``soon`` ``Stages.drain`` fewer.
     Numerics: ``hw.numerics.norm_scalars``; the sums are exact, so they do not depend on order or on the number of
         boards.
     """
@@ -39,8 +41,9 @@ class Statistics(wiring.Component):
                 "set": In(1),
                 "width": In(13),
                 "eps_term": In(80),
+                "soon": Out(1),
+                "soon_set": Out(1),
                 "done": Out(1),
-                "done_set": Out(1),
                 "scale_0": Out(32),
                 "scale_1": Out(32),
                 "mean_0": Out(32),
@@ -57,6 +60,11 @@ class Statistics(wiring.Component):
             last_later, set_later = Signal(name=f"last_{i}"), Signal(name=f"set_{i}")
             m.d.sync += [last_later.eq(last), set_later.eq(chosen)]
             last, chosen = last_later, set_later
+        soon = last  # the scalars take a fixed time
+        for i in range(scalars.latency - Stages(self.config).drain):
+            soon_later = Signal(name=f"soon_{i}")
+            m.d.sync += soon_later.eq(soon)
+            soon = soon_later
         held_set = Signal()
         m.d.comb += [
             sums.x.eq(self.x),
@@ -77,5 +85,6 @@ class Statistics(wiring.Component):
                 Array([self.scale_0, self.scale_1])[held_set].eq(scalars.r),
                 Array([self.mean_0, self.mean_1])[held_set].eq(scalars.rm),
             ]
-        m.d.sync += [self.done.eq(scalars.done), self.done_set.eq(held_set)]
+        m.d.sync += self.done.eq(scalars.done)
+        m.d.comb += [self.soon.eq(soon), self.soon_set.eq(held_set)]
         return m

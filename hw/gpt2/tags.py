@@ -10,6 +10,7 @@ import dataclasses
 
 from amaranth.lib import data, enum
 
+from hw.board.memory_ports import pop_stages
 from hw.gpt2.config import CoreConfig
 from hw.numerics.dot import DotTile
 
@@ -37,18 +38,24 @@ class Destination(enum.Enum, shape=3):
 class Stages:
     """Cycles after issue.
 
-    ``lane``: row, word and patch at the lane's inputs; ``accumulate``: tile sum at the adder; ``drain``: final sum at
-    the drain unit; ``linear``: fp32 result in the lane, ``report``: the same back from the lanes; ``convert``: at the
-    rounding to fp16; ``write``: fp16 strip at the memories. A strip written at ``write`` can be read by a tile issued
-    one cycle later.
+    ``operand``: the row leaves its FIFOs and the operand memories are read; ``lane``: row, word and patch at the lane's
+    inputs; ``accumulate``: tile sum at the adder; ``drain``: final sum at the drain unit; ``linear``: fp32 result in
+    the lane, ``report``: the same back from the lanes; ``convert``: at the rounding to fp16; ``write``: fp16 strip at
+    the memories. A strip that is written in a cycle can be read by a tile whose ``operand`` stage is one cycle later,
+    so it is free to issue ``operand`` cycles before that (``written``).
     """
 
     config: CoreConfig
 
     @property
+    def operand(self) -> int:
+        """The registers on the way of the pop to the read FIFOs."""
+        return pop_stages(self.config)
+
+    @property
     def lane(self) -> int:
         """Two registers from the memories, then the crossings to the lanes."""
-        return 2 + self.config.slr_stages
+        return self.operand + 2 + self.config.slr_stages
 
     @property
     def accumulate(self) -> int:
@@ -85,6 +92,11 @@ class Stages:
         """fp16 rounding, a register, and the crossings back."""
         return self.convert + 2 + self.config.slr_stages
 
+    @property
+    def written(self) -> int:
+        """From here on a tile may issue that reads the strip."""
+        return self.write - self.operand
+
 
 def tag_layout(config: CoreConfig) -> data.StructLayout:
     """Fields of a tag. Widths come from the core's sizes; ``dst`` is a strip address, ``index`` a strip index."""
@@ -114,7 +126,7 @@ def tag_layout(config: CoreConfig) -> data.StructLayout:
             "layer": 8,
             "position": 16,
             "mask": config.lanes,  # lanes whose result counts
-            "bank": range(max(2, config.score_banks)),
+            "score_row": range(config.score_rows),  # where a strip of scores waits for the exponential
             "prob": range(config.prob_words),  # first probability word of the head
         }
     )

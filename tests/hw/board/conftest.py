@@ -1,8 +1,18 @@
-"""An AXI4 memory for Amaranth's simulator: random delays within the protocol, and checks of what the master does."""
+"""An AXI4 memory for Amaranth's simulator: random delays within the protocol, and checks of what the master does; pairs
+of clocks for what stands between it and the core."""
 
 import collections
 
 import pytest
+
+# Period and first rising edge of the core's clock and of the ports', in a common unit.
+CLOCKS = {
+    "ports 225:200": ((18, 9), (16, 8)),
+    "equal": ((16, 8), (16, 8)),
+    "equal, shifted": ((16, 8), (16, 11)),
+    "ports 13:11, shifted": ((26, 13), (22, 5)),
+    "ports 7:11, shifted": ((14, 7), (22, 4)),
+}
 
 
 class AxiMemory:
@@ -64,7 +74,7 @@ class AxiMemory:
         self.reads.append((self._due(self.reads), words))
 
     def server(self, axi):
-        """A background testbench that answers everything that comes over ``axi``."""
+        """A background testbench that answers everything that comes over ``axi``, in domain ``port``."""
 
         async def serve(ctx):
             await self._serve(ctx, axi)
@@ -82,8 +92,8 @@ class AxiMemory:
             ctx.set(axi.awready, self._go())
             ctx.set(axi.wready, self._go())
             self._answer(ctx, axi)
-            *_, ar, ar_go, ar_at, ar_len, ar_size, ar_burst, r, r_go, r_last, aw, aw_go, aw_at, aw_len, aw_size, \
-                aw_burst, w, w_go, w_data, w_strobe, w_last, b, b_go = await ctx.tick().sample(*watch)  # fmt: skip
+            (*_, ar, ar_go, ar_at, ar_len, ar_size, ar_burst, r, r_go, r_last, aw, aw_go, aw_at, aw_len, aw_size,
+             aw_burst, w, w_go, w_data, w_strobe, w_last, b, b_go) = await ctx.tick("port").sample(*watch)  # fmt: skip
             self.cycle += 1
             self._check_held("AR", ar, ar_go, (ar_at, ar_len))
             self._check_held("AW", aw, aw_go, aw_at)
@@ -134,3 +144,16 @@ class AxiMemory:
 def axi_memory():
     """The class AxiMemory."""
     return AxiMemory
+
+
+@pytest.fixture(params=CLOCKS.values(), ids=CLOCKS.keys())
+def clocks(request):
+    """Clocks of the core and of its ports, for ``run_testbench``; a test with it runs for every pair."""
+    core, port = request.param
+    return {"sync": core, "port": port}
+
+
+@pytest.fixture
+def clocks_by_name():
+    """One pair of clocks for tests that do not need all."""
+    return {name: {"sync": core, "port": port} for name, (core, port) in CLOCKS.items()}

@@ -70,6 +70,32 @@ class Chain(wiring.Component):
 SHARED = {"step": Step(), "pair": Pair()}
 
 
+class TwoClocks(wiring.Component):
+    """Counts the edges of both of its clocks."""
+
+    def __init__(self):
+        super().__init__({"slow": Out(8), "fast": Out(8)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.sync += self.slow.eq(self.slow + 1)
+        m.d.port += self.fast.eq(self.fast + 1)
+        return m
+
+
+class Clocked(wiring.Component):
+    """``TwoClocks`` whose core clock is that of domain ``kernel`` here."""
+
+    def __init__(self):
+        super().__init__({"slow": Out(8), "fast": Out(8)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.clocks = clocks = Shared("two_clocks", TwoClocks(), {"sync": "kernel", "port": "port"})
+        m.d.comb += [self.slow.eq(clocks.slow), self.fast.eq(clocks.fast)]
+        return m
+
+
 @pytest.fixture(scope="module")
 def export():
     return export_verilog(Chain(), SHARED, "chain")
@@ -92,6 +118,28 @@ def test_simulation_takes_the_modules_themselves():
         await ctx.tick().repeat(5)
         assert ctx.get(chain.y) == 45
 
+    simulator.add_testbench(testbench)
+    simulator.run()
+
+
+def test_domains_of_a_shared_module_are_those_of_its_place():
+    """In the Verilog by name, in simulation by renaming."""
+    text = export_verilog(Clocked(), {"two_clocks": TwoClocks()}, "clocked").text
+    instance = text.split("two_clocks clocks (")[1].split(");")[0]
+    found = dict(re.findall(r"\.(\w*(?:clk|rst))\((\w+)\)", instance.replace(" ", "")))
+    assert found == {"clk": "kernel_clk", "rst": "kernel_rst", "port_clk": "port_clk", "port_rst": "port_rst"}
+    assert "always @(posedge port_clk)" in text.split("module two_clocks(")[1]
+
+    clocked = Clocked()
+
+    async def testbench(ctx):
+        for _ in range(10):
+            await ctx.tick("kernel")
+        assert (ctx.get(clocked.slow), ctx.get(clocked.fast)) == (10, 29)  # first edges at 1.5 and 0.5 us
+
+    simulator = Simulator(clocked)
+    simulator.add_clock(3e-6, domain="kernel")
+    simulator.add_clock(1e-6, domain="port")
     simulator.add_testbench(testbench)
     simulator.run()
 
@@ -137,7 +185,7 @@ def test_text_follows_the_design(export):
 
 def test_names_lead_to_verilog_and_source(export):
     names = export.name_map
-    assert names["instances"] == {"chain.one": "pair", "chain.two": "pair", "chain.three": "step"}
+    assert names["instances"] == {"chain.one": "pair", "chain.two": "pair", "chain.three": "step"} == export.instances
     for module, signals in names["modules"].items():
         body = export.text.split(f"module {module}(")[1].split("endmodule")[0]
         for signal in signals:

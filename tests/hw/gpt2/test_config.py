@@ -22,6 +22,10 @@ SMALL = core_config("16x4")
         ({"instructions": 256.5}, ["whole numbers", "instructions = 256.5"]),
         ({"rows": True}, ["whole numbers", "rows = True"]),
         ({"param_depth": 64}, ["param_depth (64) must hold acc_depth strips"]),
+        ({"score_rows": 128}, ["score_rows must hold the context: 1024 / 4 lanes, got 128"]),
+        ({"score_rows": 300}, ["score_rows must be a power of two, got 300"]),
+        ({"fifo_words": 180}, ["fifo_words must be a power of two, got 180"]),
+        ({"fifo_words": 16}, ["fifo_words must be 32 to 4096, got 16"]),
     ],
 )
 def test_what_cannot_be_built_is_refused(change, words):
@@ -39,7 +43,10 @@ def test_json_comes_back_and_the_digest_follows_every_field(config):
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
-    [('"format_version":1', '"format_version":2', "version 2"), ('"lanes":4', '"lanes":4,"colour":1', "colour")],
+    [
+        ('"format_version":2', '"format_version":1', "version 1, this Ringfly reads 2"),
+        ('"lanes":4', '"lanes":4,"colour":1', "colour"),
+    ],
 )
 def test_another_format_is_refused(old, new, words):
     with pytest.raises(ConfigError, match=words):

@@ -3,6 +3,8 @@
 The other units are played by constants (nothing is busy) or by random busy answers; the order may not depend on them.
 """
 
+import dataclasses
+import itertools
 import random
 
 import pytest
@@ -13,16 +15,17 @@ from hw.gpt2.config import core_config
 from hw.gpt2.isa import Commit, Instruction, Op, Operand, Params, Path
 from hw.gpt2.issue import ACCUMULATOR_LATENCY, Issue
 from hw.gpt2.tags import Destination, Operation
+from sim.rtl.pysim import run_testbench
 
-CONFIG = core_config("16x4")
+CONFIG = dataclasses.replace(core_config("16x4"), context=64, score_rows=16)  # three heads wrap the score rows
 T, N, S = CONFIG.tile, CONFIG.lanes, CONFIG.strips_per_word
 KEY_WORDS, VALUE_STRIPS, WIDTH, VOCAB = 2, 5, 27, 50
 TIMEOUT = 20_000
-BUSY = ("operand", "new_kv", "result", "keys", "values", "statistics", "norm", "softmax", "score_bank", "logits")
+BUSY = ("operand", "new_kv", "result", "keys", "values", "statistics", "norm", "softmax", "score_room", "logits")
 
 
 def play(program, position=37, token=9, busy=0.0, rows=1.0, seed=1):
-    """Feed instructions; returns the issued (tag, source) dicts and the cycle of each."""
+    """Feed instructions; returns of every issue (cycle, tag, source, whether marked); scores check their room."""
     rng = random.Random(seed)
     unit = Issue(CONFIG)
     issued = []
@@ -50,6 +53,9 @@ def play(program, position=37, token=9, busy=0.0, rows=1.0, seed=1):
                 tag = {name: ctx.get(getattr(unit.tag, name)) for name, _ in unit.tag.shape()}
                 source = {name: ctx.get(getattr(unit.source, name)) for name, _ in unit.source.shape()}
                 issued.append((cycle, tag, source, ctx.get(unit.mark)))
+                is_score = tag["destination"] == Destination.SCORE
+                assert not is_score or ctx.get(hazards.score_room) == 0, "a score without room"
+                assert ctx.get(unit.score_start) == is_score
             elif not waiting and ctx.get(unit.stall) == STALL_CAUSES.index("instruction"):
                 return
             if ctx.get(unit.work_take):
@@ -101,7 +107,8 @@ def slot(p, h):
     return (p & ~(N - 1)) | ((p + h) & (N - 1))
 
 
-def scores(sc, position):
+def scores(sc, position, row):
+    """``row`` : iterator over the score rows, which all heads share."""
     for j in range(sc.heads):
         h = sc.head0 + j
         tiles = position // N + 1
@@ -120,7 +127,7 @@ def scores(sc, position):
                 if tile["key"]:
                     tile["key_word"] = h * KEY_WORDS + w
                 if w == KEY_WORDS - 1:
-                    tile |= {"destination": Destination.SCORE, "index": t, "bank": j % CONFIG.score_banks}
+                    tile |= {"destination": Destination.SCORE, "index": t, "score_row": next(row)}
                     tile["columns"] = sum(1 << n for n in range(N) if ((n - h) & (N - 1)) < position + 1 - t * N)
                     tile["prob"] = sc.prob + j * sc.prob_stride
                 yield tile
@@ -166,9 +173,10 @@ NAMES = {  # of the model above -> (tag or source, field)
 
 def check(program, issued, position=37, token=9):
     want = []
+    row = itertools.cycle(range(CONFIG.score_rows))
     for one in program:
         if one.op == Op.SC:
-            want += scores(one, position)
+            want += scores(one, position, row)
         elif one.op == Op.AV:
             want += values(one, position)
         else:
@@ -201,6 +209,33 @@ def test_order_follows_the_contract(position):
 @pytest.mark.parametrize("seed", range(3))
 def test_busy_units_and_late_rows_change_nothing_but_time(seed):
     check(PROGRAM, play(PROGRAM, busy=0.3, rows=0.6, seed=seed))
+
+
+def test_scores_wait_for_room_only():
+    """Without room the unit stops in front of the first score, with its cause."""
+    sc = PROGRAM[5]
+    unit = Issue(CONFIG)
+
+    async def bench(ctx):
+        ctx.set(unit.key_words, KEY_WORDS)
+        ctx.set(unit.run, 1)
+        ctx.set(unit.hazards.row, 1)
+        ctx.set(unit.hazards.score_room, 1)
+        ctx.set(unit.work_valid, 1)
+        ctx.set(unit.work.code.as_value(), sc.encode())
+        ctx.set(unit.work.position, 37)
+        await ctx.tick()
+        ctx.set(unit.work_valid, 0)
+        fired = 0
+        for _ in range(20):
+            fired += ctx.get(unit.fire)
+            await ctx.tick()
+        assert fired == KEY_WORDS - 1
+        assert ctx.get(unit.stall) == STALL_CAUSES.index("score_room")
+        ctx.set(unit.hazards.score_room, 0)
+        assert ctx.get(unit.fire)
+
+    run_testbench(unit, bench, cycles=100)
 
 
 def test_another_tail_is_noticed():

@@ -1,10 +1,14 @@
 """Statistics unit against the golden scalars and against float64."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+import hw.gpt2.statistics as statistics
 from hw.gpt2.config import core_config
 from hw.gpt2.statistics import Statistics
+from hw.gpt2.tags import Stages
 from hw.numerics.fixed_sum import fixed_sums
 from hw.numerics.norm_scalars import norm_eps_term, norm_scalars
 from sim.rtl.unit import VerilatedUnit
@@ -41,8 +45,15 @@ def play(unit, x, chosen):
             "eps_term": words,
         }
     )
-    assert out["done"].sum() == 1 and out["done_set"][out["done"] == 1][0] == chosen
-    return int(out[f"scale_{chosen}"][-1]), int(out[f"mean_{chosen}"][-1])
+    assert out["done"].sum() == out["soon"].sum() == 1
+    done, soon = int(out["done"].argmax()), int(out["soon"].argmax())
+    assert out["soon_set"][soon] == chosen
+    # a tile that issues in the cycle after `soon` is at the drain unit when the scalars are there, and not later
+    assert done - (soon + 1) == Stages(CONFIG).drain
+    scale, mean = (out[f"{name}_{chosen}"] for name in ("scale", "mean"))
+    assert (scale[done:] == scale[-1]).all() and (mean[done:] == mean[-1]).all()
+    assert scale[done - 1] != scale[done], "the vector before has another scale"
+    return int(scale[-1]), int(mean[-1])
 
 
 def vectors():
@@ -61,6 +72,15 @@ def test_equals_golden_and_float64(unit):
         got, got_mean = np.array([r, rm], np.uint32).view(np.float32)
         assert abs(got - want) <= 2e-7 * want
         assert abs(got_mean - want * exact.mean()) <= 3e-7 * abs(want * exact.mean()) + 1e-30
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_twin_with_another_drain_stage_fails(monkeypatch, change):
+    real = Stages.drain.fget
+    monkeypatch.setattr(statistics, "Stages", lambda config: SimpleNamespace(drain=real(Stages(config)) + change))
+    unit = VerilatedUnit(Statistics(CONFIG))
+    with pytest.raises(AssertionError, match="Stages"):
+        play(unit, np.linspace(-1, 1, 64).astype(np.float16), 0)
 
 
 def test_another_epsilon_differs(unit):

@@ -1,0 +1,160 @@
+"""Operand memories: activations, probabilities, new keys and values; word, mask, patch and row up to the lanes."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Const, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from hw.gpt2.config import CoreConfig
+from hw.gpt2.issue import Source, source_layout
+from hw.gpt2.tags import Stages
+from hw.numerics.fp_format import FP16_ONE
+
+__all__ = ["Operands"]
+
+
+class Operands(wiring.Component):
+    """Reads what a tile needs and brings it to the lanes together with its row.
+
+    Parameters
+    ----------
+    config : CoreConfig
+
+    Members
+    -------
+    ``source`` : what the tile of this cycle needs (of ``hw.gpt2.issue``). ``row`` : all lanes' weights of a tile,
+        ``Stages.operand`` cycles after its issue.
+    ``store``, ``store_strip``, ``store_data`` : an fp16 strip for the address space of strips (docs/core.md section 3).
+    ``prob_write``, ``prob_word``, ``prob_strip``, ``prob_data`` : a strip of probabilities.
+    ``key_addr``/``key_data``, ``value_addr``/``value_data`` : second ports of the new-key and new-value buffers.
+    ``word``, ``mask``, ``key``, ``patch_key`` (bit per lane), ``values`` (fp16 per lane), ``patch_value`` (bit per
+        element), ``lane_row`` : to the lanes, ``Stages.lane`` cycles after issue.
+
+    Timing: memories are read ``Stages.operand`` cycles after issue and see strips that were stored before that cycle.
+    Then two registers and the crossings. Interval 1, no back-pressure, memories are not reset.
+    """
+
+    def __init__(self, config: CoreConfig):
+        self.config = config
+        tile_bits, strip_bits = config.tile * 16, config.lanes * 16
+        prob = ceil_log2(config.prob_words)
+        super().__init__(
+            {
+                "source": In(source_layout(config)),
+                "row": In(tile_bits * config.lanes),
+                "store": In(1),
+                "store_strip": In(range(config.strip_addresses)),
+                "store_data": In(strip_bits),
+                "prob_write": In(1),
+                "prob_word": In(prob),
+                "prob_strip": In(max(1, ceil_log2(config.strips_per_word))),
+                "prob_data": In(strip_bits),
+                "key_addr": In(range(config.new_key_words)),
+                "key_data": Out(tile_bits),
+                "value_addr": In(range(config.new_value_strips)),
+                "value_data": Out(strip_bits),
+                "word": Out(tile_bits),
+                "mask": Out(config.tile),
+                "key": Out(tile_bits),
+                "patch_key": Out(config.lanes),
+                "values": Out(strip_bits),
+                "patch_value": Out(config.tile),
+                "lane_row": Out(tile_bits * config.lanes),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        cfg = self.config
+        activations, new_keys, new_values = self._strip_memories(m)
+        probabilities = self._words(
+            m, "probabilities", cfg.prob_words, self.prob_write, self.prob_word, self.prob_strip, self.prob_data
+        )
+
+        def read(memory, address):
+            port = memory.read_port()
+            m.d.comb += [port.en.eq(1), port.addr.eq(address)]
+            return port.data
+
+        source = self.source
+        for i in range(Stages(cfg).operand):
+            later = Signal(source_layout(cfg), name=f"source_{i}", reset_less=True)
+            m.d.sync += later.eq(source)
+            source = later
+        asked = Signal(source_layout(cfg), reset_less=True)
+        m.d.sync += asked.eq(source)
+        word = Signal(cfg.tile * 16, reset_less=True)
+        activation, probability = read(activations, source.word), read(probabilities, source.word)
+        with m.Switch(asked.kind):
+            with m.Case(Source["activation"]):
+                m.d.sync += word.eq(activation)
+            with m.Case(Source["probability"]):
+                m.d.sync += word.eq(probability)
+            with m.Default():
+                m.d.sync += word.eq(Const(FP16_ONE, 16).replicate(cfg.tile))
+        row_early = Signal.like(self.row, reset_less=True)
+        m.d.sync += row_early.eq(self.row)
+        m.d.comb += [
+            self.key_data.eq(read(new_keys, self.key_addr)),
+            self.value_data.eq(read(new_values, self.value_addr)),
+        ]
+        self._cross(m, "word", word, self.word)
+        for name, early, output in (
+            ("mask", asked.mask, self.mask),
+            ("key", read(new_keys, source.key_word), self.key),
+            ("patch_key", asked.patch_key, self.patch_key),
+            ("values", read(new_values, source.value_strip), self.values),
+            ("patch_value", asked.patch_value, self.patch_value),
+            ("row", row_early, self.lane_row),
+        ):
+            late = Signal.like(output, name=f"{name}_late", reset_less=True)
+            m.d.sync += late.eq(early)
+            self._cross(m, name, late, output)
+        return m
+
+    def _cross(self, m: Module, name: str, value, output) -> None:
+        """The registers to the other super logic regions."""
+        for stage in range(self.config.slr_stages):
+            crossed = Signal(value.shape(), name=f"{name}_slr_{stage}", reset_less=True)
+            m.d.sync += crossed.eq(value)
+            value = crossed
+        m.d.comb += output.eq(value)
+
+    def _words(self, m: Module, name: str, depth: int, enable, word, strip, strip_data) -> Memory:
+        """A memory of words that is written a strip at a time."""
+        cfg = self.config
+        m.submodules[name] = memory = Memory(shape=cfg.tile * 16, depth=depth, init=[])
+        write = memory.write_port(granularity=cfg.lanes * 16)
+        m.d.comb += [
+            write.addr.eq(word),
+            write.data.eq(strip_data.replicate(cfg.strips_per_word)),
+            write.en.eq(enable << strip),
+        ]
+        return memory
+
+    def _strip_memories(self, m: Module) -> tuple[Memory, Memory, Memory]:
+        """Activations, new keys, new values: one address space of strips."""
+        cfg, address = self.config, self.store_strip
+        shift = ceil_log2(cfg.strips_per_word)
+        strip = address[:shift] if shift else Const(0, 1)
+        in_values, in_keys = Signal(), Signal()
+        m.d.comb += [
+            in_values.eq(address >= cfg.new_value_base),
+            in_keys.eq((address >= cfg.new_key_base) & ~in_values),
+        ]
+        in_activations = self.store & ~in_keys & ~in_values
+        data = self.store_data
+        activations = self._words(m, "activations", cfg.act_words, in_activations, address >> shift, strip, data)
+        key_word = (address - cfg.new_key_base) >> shift
+        new_keys = self._words(m, "new_keys", cfg.new_key_words, self.store & in_keys, key_word, strip, data)
+        m.submodules.new_values = new_values = Memory(shape=cfg.lanes * 16, depth=cfg.new_value_strips, init=[])
+        write = new_values.write_port()
+        m.d.comb += [
+            write.addr.eq(address - cfg.new_value_base),
+            write.data.eq(data),
+            write.en.eq(self.store & in_values),
+        ]
+        return activations, new_keys, new_values
