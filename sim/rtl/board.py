@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import pathlib
 
 from hw.board.board_model import BANK_BYTES, BoardError, BoardStuckError
@@ -11,9 +10,11 @@ from hw.board.gpt2_map import STALL_CAUSES, RunState, gpt2_register_map
 from hw.board.program import MemoryImage, Program
 from hw.bus.registers import RegisterMap
 from hw.gpt2.isa import Access, Instruction, IsaError
+from sim.devices.memory_config import DeviceTiming
+from sim.devices.memory_timing import MemoryTiming
 from sim.kv_hash import hash_keys_and_values
 from sim.rtl.build import BuiltBoard
-from sim.rtl.harness import Counter, MemoryTiming, Result, TimingFields, load_harness
+from sim.rtl.harness import Counter, Result, load_harness
 
 __all__ = ["RtlBoard"]
 
@@ -22,6 +23,7 @@ _COUNTERS = {
     "harness_tiles": Counter.TILES,
     "harness_read_beats": Counter.READ_BEATS,
     "harness_write_beats": Counter.WRITE_BEATS,
+    "harness_refresh_stalls": Counter.REFRESH_STALLS,
 }
 _UNITS = ("key and value writer", "statistics", "softmax", "arg-max")
 
@@ -33,13 +35,16 @@ class RtlBoard:
     ----------
     built : BuiltBoard
         From ``sim.rtl.build.build_board``. Several boards may use one.
-    timing : MemoryTiming
-        Delays of the memory.
+    timing : MemoryTiming, HbmTiming or DdrTiming
+        The memory behind the ports; default: fixed delays.
     no_progress_cycles : int
         A run in which for so many cycles no tile is issued, nothing moves on a memory port and the state stays the
         same is stuck.
     wall_limit_s : float
         Longest time that :meth:`advance` may spend on one run, in seconds; 0 for no limit.
+    threads : int
+        1, or 2 to share every clock cycle between two threads: the same results, faster for the 64x16 core if a second
+        processor is free. Flat builds use one.
 
     Every access of a register takes some clock cycles of a run, but does not change what the run does or how long it
     takes.
@@ -53,14 +58,17 @@ class RtlBoard:
         self,
         built: BuiltBoard,
         *,
-        timing: MemoryTiming | None = None,
+        timing: DeviceTiming | None = None,
         no_progress_cycles: int = 20_000,
         wall_limit_s: float = 0.0,
+        threads: int = 1,
     ) -> None:
+        if threads not in (1, 2):
+            raise BoardError(f"threads must be 1 or 2, got {threads!r}")
         self.built = built
         self.config = built.config
         self.map: RegisterMap = gpt2_register_map(built.config)
-        self.timing = timing or MemoryTiming()
+        self.timing: DeviceTiming = timing or MemoryTiming()
         self.no_progress_cycles = no_progress_cycles
         self.wall_limit_s = wall_limit_s
         self._library = load_harness(built.library)
@@ -69,6 +77,7 @@ class RtlBoard:
         self._base = [0] * built.config.channels
         self._board: int | None = self._library.board_new()
         self._library.board_limits(self._board, no_progress_cycles, wall_limit_s)
+        self._library.board_threads(self._board, threads)
         self._set_timing()
 
     def __enter__(self) -> RtlBoard:
@@ -182,7 +191,7 @@ class RtlBoard:
             f"state {RunState(dump['state']).name}, cycle {cycle} of the run, "
             f"position {dump['dump_position']}, layer {dump['dump_layer']}; "
             f"issue waits for {cause!r} at {instruction}; "
-            f"memory reader is at {descriptor}, {dump['dump_reads']} read beats outstanding, "
+            f"memory reader is at {descriptor}, {dump['dump_reads']} rows commanded and not taken, "
             f"read FIFOs hold {dump['dump_fifo'] & 0xFFFF} to {dump['dump_fifo'] >> 16} rows; "
             f"{dump['dump_writes']} write responses outstanding, {dump['dump_committed']} layers committed; "
             f"busy units: {', '.join(busy) or 'none'}"
@@ -276,5 +285,5 @@ class RtlBoard:
         return self._library.board_memory(self._handle(), channel) + offset
 
     def _set_timing(self) -> None:
-        fields = {name: value for name, value in dataclasses.asdict(self.timing).items() if name != "seed"}
-        self._library.board_timing(self._handle(), ctypes.byref(TimingFields(**fields)), self.timing.seed)
+        config = self.timing.memory_config(self.config.port_clock_mhz, self.config.port_bytes)
+        self._library.board_timing(self._handle(), ctypes.byref(config), self.timing.seed)

@@ -12,10 +12,14 @@ from collections.abc import Sequence
 
 from hw.board.core_interface import ADDRESS_BITS
 from hw.board.export import Export, export_verilog
+from hw.board.gpt2_map import STALL_CAUSES
 from hw.board.top import U280Top
 from hw.gpt2.config import CoreConfig
+from hw.gpt2.lane import lane_module
+from sim.devices.memory_config import device_sources
 from sim.rtl.build_cache import cached_folder
-from sim.rtl.verilator import COMPILE_FLAGS, VERILATE_FLAGS, build_library
+from sim.rtl.hierarchy import joining_header, take_out
+from sim.rtl.verilator import COMPILE_FLAGS, VERILATE_FLAGS, build_library, build_objects
 
 __all__ = ["BuiltBoard", "build_board", "compile_board", "export_board"]
 
@@ -89,15 +93,23 @@ def build_board(
     config: CoreConfig,
     *,
     trace: bool = False,
+    flat: bool = False,
     verilate_flags: Sequence[str] = VERILATE_FLAGS,
     compile_flags: Sequence[str] = COMPILE_FLAGS,
 ) -> BuiltBoard:
     """Export and compile the kernel of ``config``; a second call with the same gateware finds it in the cache.
 
-    ``trace`` builds the slower model that can write FST waves. Raises ToolMissingError or BuildError.
+    ``trace`` builds the slower model that can write FST waves. ``flat`` compiles the kernel as one piece; otherwise the
+    lane is compiled once and joined (``sim.rtl.hierarchy``), but for waves, which are always written by a flat model.
+    Raises ToolMissingError or BuildError.
     """
     return compile_board(
-        config, export_board(config), trace=trace, verilate_flags=verilate_flags, compile_flags=compile_flags
+        config,
+        export_board(config),
+        trace=trace,
+        flat=flat,
+        verilate_flags=verilate_flags,
+        compile_flags=compile_flags,
     )
 
 
@@ -106,21 +118,36 @@ def compile_board(
     export: Export,
     *,
     trace: bool = False,
+    flat: bool = False,
     verilate_flags: Sequence[str] = VERILATE_FLAGS,
     compile_flags: Sequence[str] = COMPILE_FLAGS,
 ) -> BuiltBoard:
     """Compile an exported kernel, for example one with a fault in it."""
-    sources = {name: (_HERE / name).read_text() for name in ("harness.cpp", "memory_model.h")}
+    verilog, block, joined = export.text, None, None
+    if not flat and not trace and lane_module(config) in export.instances.values():
+        verilog, block = take_out(export, lane_module(config))
+        joined = build_objects(
+            f"lane-{config.name}",
+            verilog=block.verilog,
+            top=block.module,
+            prefix="Vblock",
+            verilate_flags=verilate_flags,
+            compile_flags=compile_flags,
+        )
+    sources = {name: (_HERE / name).read_text() for name in ("harness.cpp", "memory_model.h", "shared_work.h")}
+    sources |= device_sources()
     sources["board_ports.h"] = _ports_header(config)
+    sources["blocks.h"] = joining_header(block)
     library = build_library(
-        f"board-{config.name}" + ("-trace" if trace else ""),
-        verilog=export.text,
+        f"board-{config.name}" + ("-trace" if trace else "" if block else "-flat"),
+        verilog=verilog,
         top=export.top,
         sources=sources,
         prefix="Vboard",
         verilate_flags=verilate_flags,
         compile_flags=compile_flags,
         trace=trace,
+        joined=joined,
     )
     return BuiltBoard(library, config, export.sha256, trace, export.names_json())
 
@@ -132,6 +159,8 @@ def _ports_header(config: CoreConfig) -> str:
         "#include <cstdint>\n"
         f"constexpr unsigned CHANNELS = {config.channels};\n"
         f"constexpr unsigned PORT_BYTES = {config.port_bytes};\n"
+        f"constexpr unsigned CORE_MHZ = {config.core_clock_mhz}, PORT_MHZ = {config.port_clock_mhz};\n"
+        f"constexpr unsigned STALL_STREAM = {STALL_CAUSES.index('stream')};\n"
         f"using AddressWord = {_word(ADDRESS_BITS)};\n"
         f"using StrobeWord = {_word(config.port_bytes)};\n"
         f"#define FOR_EACH_CHANNEL(X) {channels}\n"

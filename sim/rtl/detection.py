@@ -17,11 +17,11 @@ from hw.board.board_model import BoardError, BoardModel
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode, gpt2_register_map
 from hw.board.program import MemoryImage, Program
 from hw.gpt2.config import CoreConfig
+from sim.devices.memory_timing import MemoryTiming
 from sim.functional import FunctionalBoard
 from sim.programs.random_case import CaseResult, RandomCase, await_end, random_case, run_case, start_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard
-from sim.rtl.harness import MemoryTiming
 
 __all__ = ["CANCEL_CYCLES", "CHECKS", "Finding", "ModelRun", "full_cache_cases", "inspect"]
 

@@ -24,9 +24,9 @@ class Fault:
     ``module`` is the dotted name of a gateware module whose text ``before`` (which must occur exactly once) becomes
         ``after``;
     ``description`` says what is wrong then; ``caught_by`` which check finds it: ``programs`` (random programs alone),
-        ``model`` (a
-    whole model), ``counters``, ``control`` (start, done, cancel, registers), or ``nothing`` for an equivalent change
-    that must not be reported.
+        ``model`` (a whole model), ``counters``, ``control`` (start, done, cancel, registers), or ``nothing`` for an
+        equivalent change that must not be reported;
+    ``core_changes`` : fields of the core's config and their values, where the fault shows only on another core.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Fault:
     after: str
     description: str
     caught_by: str
+    core_changes: tuple[tuple[str, int], ...] = ()
 
     @property
     def equivalent(self) -> bool:

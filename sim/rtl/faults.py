@@ -14,6 +14,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from hw.board.export import Export
 from hw.gpt2.config import CoreConfig
@@ -22,7 +23,7 @@ from sim.rtl.build_cache import cached_folder
 from sim.rtl.fault_list import FAULTS
 from sim.rtl.fault_patch import Fault, FaultError, module_path, patched_text
 
-__all__ = ["check_faults", "draw_faults", "export_with_fault", "find_fault", "list_faults"]
+__all__ = ["check_faults", "core_of", "draw_faults", "export_with_fault", "find_fault", "list_faults"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _EXPORT_LIMIT_S = 1800.0
@@ -47,6 +48,12 @@ def draw_faults(count: int, seed: int) -> list[Fault]:
     if not 1 <= count <= len(real):
         raise FaultError(f"1 to {len(real)} faults can be drawn, got {count!r}")
     return random.Random(seed).sample(real, count)
+
+
+def core_of(fault: Fault, config: CoreConfig) -> CoreConfig:
+    """The core on which the fault shows, made of ``config``. Raises ConfigError if there is no such core."""
+    changes: dict[str, Any] = dict(fault.core_changes)
+    return dataclasses.replace(config, **changes)
 
 
 def check_faults(faults: Sequence[Fault] | None = None) -> list[str]:

@@ -1,5 +1,5 @@
-// Owner of one verilated kernel: clock, memory models, AXI4-Lite master, counters, watchdogs, waves.
-// The generated header board_ports.h names the model, its channels and its widths.
+// Owner of one verilated kernel: clocks, memory models, AXI4-Lite master, counters, watchdogs, waves.
+// The generated header board_ports.h names the model, its channels, its widths and its clocks.
 #include <sys/mman.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,9 +7,12 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include "Vboard.h"
+#include "blocks.h"
 #include "board_ports.h"
 #include "memory_model.h"
+#include "shared_work.h"
 #if VM_TRACE
 #include "verilated_fst_c.h"
 #endif
@@ -17,19 +20,28 @@
 namespace {
 enum State { IDLE = 0, RUN = 1, DRAIN = 2, RESET = 3 };
 enum Result { PASSED = 0, DONE = 1, STUCK = 2, TOO_LONG = 3, VIOLATION = 4 };
-enum Counter { RUN_TICKS = 0, TICKS = 1, TILES = 2, READ_BEATS = 3, WRITE_BEATS = 4 };
+enum Counter { RUN_TICKS = 0, TICKS = 1, TILES = 2, READ_BEATS = 3, WRITE_BEATS = 4, REFRESH_STALLS = 5 };
 constexpr uint64_t RESET_TICKS = 8, LITE_TICKS = 1000, WALL_CHECK_TICKS = 8192;
 constexpr uint64_t NAN_BYTES = 4 << 20;
+// Clock periods in a common unit: exact, so that a run repeats.
+constexpr uint64_t CORE_PERIOD = PORT_MHZ / std::gcd(CORE_MHZ, PORT_MHZ), PORT_PERIOD = CORE_MHZ / std::gcd(CORE_MHZ, PORT_MHZ);
 
 using Channel = MemoryModel<AddressWord, StrobeWord, PORT_BYTES>;
 using Clock = std::chrono::steady_clock;
 
 struct Board {
+    // A context for each model, since two threads evaluate them; all of them outlive all models.
     VerilatedContext context;
+    std::vector<std::unique_ptr<VerilatedContext>> block_contexts;
     std::unique_ptr<Vboard> top;
+    std::vector<std::unique_ptr<Vblock>> blocks;  // modules compiled apart, in the order of their instances
     Channel channels[CHANNELS];
     uint64_t mapped[CHANNELS] = {};
-    uint64_t ticks = 0, run_ticks = 0, tiles = 0, last_progress = 0;
+    std::unique_ptr<SharedWork> shared;
+    uint64_t ticks = 0, run_ticks = 0, tiles = 0, refresh_stalls = 0, last_progress = 0;  // ticks of the core's clock
+    uint64_t port_cycle = 0, next_core = 0, next_port = 0;
+    MemoryConfig timing{};
+    uint64_t seed = 0;
     uint64_t no_progress_limit = 20000;
     double wall_limit_s = 0, wall_used_s = 0;
     State state = IDLE;
@@ -43,6 +55,10 @@ struct Board {
     Board() {
         context.traceEverOn(VM_TRACE);
         top = std::make_unique<Vboard>(&context, "board");
+        for (unsigned i = 0; i < BLOCKS; ++i) {
+            block_contexts.push_back(std::make_unique<VerilatedContext>());
+            blocks.push_back(std::make_unique<Vblock>(block_contexts[i].get(), ("block_" + std::to_string(i)).c_str()));
+        }
 #define BIND(c)                                                                                                     \
     channels[c].ports = {&top->m_axi_##c##_arvalid, &top->m_axi_##c##_arready, &top->m_axi_##c##_arlen,             \
                          &top->m_axi_##c##_arsize, &top->m_axi_##c##_arburst, &top->m_axi_##c##_arid,               \
@@ -63,7 +79,10 @@ struct Board {
 #if VM_TRACE
         if (waves) waves->close();
 #endif
+        shared.reset();
+        Verilated::threadContextp(&context);  // models take leave of the thread's context, which may be another board's
         top->final();
+        for (auto& block : blocks) block->final();
         for (unsigned c = 0; c < CHANNELS; ++c) unmap(c);
     }
 
@@ -76,40 +95,89 @@ struct Board {
         for (Channel& channel : channels) channel.reset();
         top->s_axi_control_awvalid = top->s_axi_control_wvalid = top->s_axi_control_bready = 0;
         top->s_axi_control_arvalid = top->s_axi_control_rready = 0;
-        top->ap_rst_n = 0;
-        for (uint64_t i = 0; i < RESET_TICKS; ++i) {
-            top->ap_clk = 0, top->eval();
-            top->ap_clk = 1, top->eval();
-        }
-        top->ap_rst_n = 1;
+        top->ap_rst_n = top->ap_rst_n_2 = 0;
+        for (uint64_t i = 0; i < RESET_TICKS; ++i) edge(true, true);
+        top->ap_rst_n = top->ap_rst_n_2 = 1;
+        next_core = next_port = 0, port_cycle = 0;  // both clocks rise together: every reset finds the same phase
+        for (uint64_t i = 0; i < RESET_TICKS; ++i) tick();  // the reset crosses between the clocks
         state = IDLE, run_ticks = 0, last_progress = ticks, message.clear();
     }
 
-    // One clock cycle.
+    // Rising edges of one or both clocks. The clock that does not rise falls, so most edges take one evaluation.
+    void edge(bool core, bool port) {
+        if ((core && top->ap_clk) || (port && top->ap_clk_2)) {
+            if (core) clock_blocks(0), top->ap_clk = 0;
+            if (port) top->ap_clk_2 = 0;
+            top->eval();
+        }
+        if (core) to_blocks(blocks, *top);  // what stood at their inputs before the edge
+        else if (top->ap_clk) clock_blocks(0);
+        top->ap_clk = core, top->ap_clk_2 = port;
+        if (core && shared) shared->start();
+        top->eval();
+        if (core) {
+            if (shared) shared->finish();
+            else clock_blocks(1);
+            from_blocks(blocks, *top);
+        }
+    }
+
+    void clock_blocks(uint8_t level) {
+        for (auto& block : blocks) block->clk = level, block->eval();
+    }
+
+    // Share the rising edges of the blocks with a second thread; this one has the rest of the kernel, too.
+    void use_threads(unsigned threads) {
+        shared.reset();
+        if (threads > 1 && BLOCKS)
+            shared = std::make_unique<SharedWork>(BLOCKS, [this](uint32_t i) { blocks[i]->clk = 1, blocks[i]->eval(); });
+    }
+
+    // One cycle of the core's clock, with the edges of the port clock that fall into it.
     void tick() {
-        top->ap_clk = 0, top->eval();
         const State now = State(top->probe_state);
         bool progress = now != state || top->probe_tile;
         if (now != IDLE) {
-            if (state == IDLE) run_ticks = 0, tiles = 0, wall_used_s = 0;
+            if (state == IDLE) run_ticks = 0, tiles = 0, refresh_stalls = 0, wall_used_s = 0;
             ++run_ticks;
             tiles += now == RUN && top->probe_tile;
+            if (now == RUN && !top->probe_tile && top->probe_stall == STALL_STREAM) refresh_stalls += waits_for_refresh();
         }
         if (now == RESET && state == DRAIN)
             for (Channel& channel : channels)
                 if (!channel.idle() && channel.violation.empty())
                     channel.violation = "core reset while transfers were under way: " + channel.waiting();
         state = now;
-        trace(0);
-        for (Channel& channel : channels) progress |= channel.sample(ticks);
+        while (next_port < next_core) progress |= port_edge(false);
+        if (next_port == next_core) progress |= port_edge(true);
+        else edge(true, false);
+        next_core += CORE_PERIOD;
         if (progress) last_progress = ticks;
-        top->ap_clk = 1, top->eval();
-        for (Channel& channel : channels) channel.apply();
-        trace(1);
+        trace();
         ++ticks;
     }
 
-    void trace(unsigned half) {
+    // A rising edge of the port clock, alone or together with the core's; whether anything moved on a port.
+    bool port_edge(bool core) {
+        bool moved = false;
+        for (Channel& channel : channels) moved |= channel.sample(port_cycle);
+        edge(core, true);
+        for (Channel& channel : channels) channel.apply();
+        ++port_cycle, next_port += PORT_PERIOD;
+        return moved;
+    }
+
+    // Whether a channel that has delivered least is late because of a refresh.
+    bool waits_for_refresh() const {
+        uint64_t least = channels[0].read_beats;
+        for (const Channel& channel : channels) least = std::min(least, channel.read_beats);
+        for (const Channel& channel : channels)
+            if (channel.read_beats == least && channel.behind_refresh(port_cycle)) return true;
+        return false;
+    }
+
+    // State behind the clock edge, one sample a cycle.
+    void trace() {
 #if VM_TRACE
         if (waves_path.empty()) return;
         const bool inside = state != IDLE && run_ticks > waves_from && run_ticks <= waves_to;
@@ -118,10 +186,8 @@ struct Board {
             top->trace(waves.get(), 99);
             waves->open(waves_path.c_str());
         }
-        if (inside) waves->dump(2 * ticks + half);
+        if (inside) waves->dump(2 * ticks + 1);
         if (!inside && waves) waves->close(), waves.reset(), waves_path.clear();
-#else
-        (void)half;
 #endif
     }
 
@@ -159,8 +225,18 @@ struct Board {
         return result;
     }
 
+    // Wait for a common edge of both clocks and start the memories' time anew. So a run takes as many cycles, and finds
+    // the memories' refreshes and delays, however often the host looked before.
+    void align() {
+        while (next_core % PORT_PERIOD) tick();
+        while (next_port < next_core) port_edge(false);
+        next_core = next_port = port_cycle = 0;
+        for (unsigned c = 0; c < CHANNELS; ++c) channels[c].configure(timing, seed, c), channels[c].reset();
+    }
+
     // AXI4-Lite: response code, or -1 if the kernel does not answer.
     int write(uint32_t offset, uint32_t value) {
+        if (top->probe_state == IDLE) align();
         top->s_axi_control_awaddr = offset, top->s_axi_control_awvalid = 1;
         top->s_axi_control_wdata = value, top->s_axi_control_wstrb = 15, top->s_axi_control_wvalid = 1;
         top->s_axi_control_bready = 1;
@@ -244,9 +320,11 @@ int board_map(Board* board, unsigned c, const char* path, uint64_t image_bytes, 
 }
 uint8_t* board_memory(Board* board, unsigned c) { return board->channels[c].memory; }
 void board_base(Board* board, unsigned c, uint64_t address) { board->channels[c].base = address; }
-void board_timing(Board* board, const Timing* timing, uint64_t seed) {
-    for (unsigned c = 0; c < CHANNELS; ++c) board->channels[c].configure(*timing, seed, c);
+void board_timing(Board* board, const MemoryConfig* timing, uint64_t seed) {
+    board->timing = *timing, board->seed = seed;
+    board->align();
 }
+void board_threads(Board* board, unsigned threads) { board->use_threads(threads); }
 void board_limits(Board* board, uint64_t no_progress_ticks, double wall_s) {
     board->no_progress_limit = no_progress_ticks, board->wall_limit_s = wall_s;
 }
@@ -268,6 +346,7 @@ uint64_t board_counter(Board* board, int which) {
         case RUN_TICKS: return board->run_ticks;
         case TICKS: return board->ticks;
         case TILES: return board->tiles;
+        case REFRESH_STALLS: return board->refresh_stalls;
         case READ_BEATS: for (Channel& channel : board->channels) sum += channel.read_beats; return sum;
         case WRITE_BEATS: for (Channel& channel : board->channels) sum += channel.write_beats; return sum;
     }

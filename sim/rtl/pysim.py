@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from amaranth.hdl import Elaboratable
@@ -12,6 +12,8 @@ __all__ = ["run_testbench"]
 
 Testbench = Callable[[Any], Awaitable[None]]
 
+_UNIT_S = 1e-9
+
 
 def run_testbench(
     component: Elaboratable,
@@ -19,6 +21,7 @@ def run_testbench(
     *,
     background: Iterable[Testbench] = (),
     cycles: int,
+    clocks: Mapping[str, tuple[int, int]] | None = None,
     progress: Callable[[], str] = lambda: "no end",
 ) -> None:
     """Clock ``component`` until ``main`` returns.
@@ -27,10 +30,12 @@ def run_testbench(
     ----------
     main : testbench (takes a simulator context) whose end is the end of the run.
     background : testbenches that run beside it and need not end.
-    cycles : limit; when it is reached, AssertionError says ``progress()`` and the limit.
+    cycles : limit, in cycles of domain ``sync``; when it is reached, AssertionError says ``progress()`` and the limit.
+    clocks : period and time of the first rising edge of each clock domain, in a common unit; default ``sync`` alone.
     """
     simulator = Simulator(component)
-    simulator.add_clock(1e-6)
+    for domain, (period, phase) in (clocks or {"sync": (1000, 500)}).items():
+        simulator.add_clock(period * _UNIT_S, phase=phase * _UNIT_S, domain=domain)
     ended = False
 
     async def to_the_end(ctx: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from sim.rtl.build_cache import BuildError, cached_folder
 from sim.rtl.toolchain import Toolchain, find_toolchain
 
-__all__ = ["COMPILE_FLAGS", "QUICK_COMPILE_FLAGS", "VERILATE_FLAGS", "BuildError", "build_library"]
+__all__ = ["COMPILE_FLAGS", "QUICK_COMPILE_FLAGS", "VERILATE_FLAGS", "BuildError", "build_library", "build_objects"]
 
 VERILATE_FLAGS = (
     "-O3",
@@ -38,6 +39,71 @@ _QUESTION_LIMIT_S = 60.0  # asking the compiler something
 _HERE = pathlib.Path(__file__).parent
 
 
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+    """Tools and flags of one build, and what of them belongs to its cache key."""
+
+    tools: Toolchain
+    flags: tuple[str, ...]
+    verilate: tuple[str, ...]
+    key: tuple[str, ...]
+
+    @classmethod
+    def of(cls, verilate_flags: Sequence[str], compile_flags: Sequence[str], trace: bool) -> _Recipe:
+        tools = find_toolchain()
+        defines = (*_DEFINES, f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_FST={int(trace)}")
+        # the machine matters where -march=native is used
+        machine = _native_flags(tools) if "-march=native" in compile_flags else ""
+        tracing = ("--trace-fst",) if trace else ()
+        return cls(
+            tools,
+            (*compile_flags, *defines, f"-I{tools.root}/include", f"-I{tools.root}/include/vltstd", "-I."),
+            (*verilate_flags, *tracing),
+            (tools.verilator_version, tools.cxx_version, machine, *compile_flags, *defines),
+        )
+
+    def verilate_and_compile(
+        self, folder: pathlib.Path, progress: _Progress, verilog: str, top: str, prefix: str, extra: Sequence[str] = ()
+    ) -> None:
+        """``model.v`` and an object file for every C++ source in the folder, the model's and others."""
+        (folder / "model.v").write_text(verilog)
+        verilate = [str(self.tools.verilator), "--cc", *self.verilate, "--prefix", prefix, "--top-module", top]
+        _run_all([[*verilate, "-Mdir", ".", "model.v"]], folder, self.tools, progress, "verilating")
+        compile_one = [str(self.tools.cxx), *self.flags, *extra]
+        header = f"{prefix}__pch.h"
+        _run_all([[*compile_one, "-x", "c++-header", header]], folder, self.tools, progress, "compiling headers")
+        # the long ones first; what runs once at the start needs no optimiser
+        files = sorted(folder.glob("*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
+        commands = [[*compile_one, *(("-O0",) if "__Slow" in path.name else ()), "-c", path.name] for path in files]
+        _run_all(commands, folder, self.tools, progress, "compiling")
+
+
+def build_objects(
+    name: str,
+    *,
+    verilog: str,
+    top: str,
+    prefix: str,
+    verilate_flags: Sequence[str] = VERILATE_FLAGS,
+    compile_flags: Sequence[str] = COMPILE_FLAGS,
+) -> pathlib.Path:
+    """Compile a model that a harness joins to another one; returns the folder of its headers and object files.
+
+    Parameters and errors as in :func:`build_library`; such a model writes no waves.
+    """
+    recipe = _Recipe.of(verilate_flags, compile_flags, trace=False)
+
+    def build(folder: pathlib.Path) -> None:
+        progress = _Progress(name)
+        recipe.verilate_and_compile(folder, progress, verilog, top, prefix)
+        for path in folder.iterdir():
+            if path.suffix not in (".h", ".o", ".v"):
+                path.unlink()
+        progress.finish()
+
+    return cached_folder(name, [*recipe.key, *recipe.verilate, prefix, top, verilog], build)
+
+
 def build_library(
     name: str,
     *,
@@ -48,6 +114,7 @@ def build_library(
     verilate_flags: Sequence[str] = VERILATE_FLAGS,
     compile_flags: Sequence[str] = COMPILE_FLAGS,
     trace: bool = False,
+    joined: pathlib.Path | None = None,
 ) -> pathlib.Path:
     """Compile a model with its harness and return the path of the shared library.
 
@@ -63,19 +130,15 @@ def build_library(
         Flags of Verilator and of the compiler, part of the cache key.
     trace : bool
         Include FST tracing (a slower model); the harness sees ``VM_TRACE`` as 1.
+    joined : path, optional
+        Folder of another model (:func:`build_objects`) that the harness uses too.
 
     The library lies in the build cache (see :func:`sim.rtl.build_cache.cached_folder`) beside ``model.v``. Raises
     ToolMissingError or BuildError. Where the headers of LZ4 or zlib, which the FST writer includes, are missing, waves
     are written uncompressed.
     """
-    tools = find_toolchain()
-    tracing = ("--trace-fst",) if trace else ()
-    defines = (*_DEFINES, f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_FST={int(trace)}")
-    # the machine matters where -march=native is used
-    machine = _native_flags(tools) if "-march=native" in compile_flags else ""
-    common = [tools.verilator_version, tools.cxx_version, machine, *compile_flags, *defines]
-    flags = [*compile_flags, *defines, f"-I{tools.root}/include", f"-I{tools.root}/include/vltstd", "-I."]
-
+    recipe = _Recipe.of(verilate_flags, compile_flags, trace)
+    tools = recipe.tools
     shims = ["lz4.h"] if trace else []
     libraries = []
     if trace and _has_zlib(tools):
@@ -89,36 +152,30 @@ def build_library(
             (folder / shim).write_text(text)
         names = _RUNTIME + (_RUNTIME_TRACE if trace else ())
         progress = _Progress("Verilator's run-time library (once)")
-        commands = [[str(tools.cxx), *flags, "-c", str(tools.root / "include" / source)] for source in names]
+        commands = [[str(tools.cxx), *recipe.flags, "-c", str(tools.root / "include" / source)] for source in names]
         _run_all(commands, folder, tools, progress, "compiling")
 
     def build_model(folder: pathlib.Path) -> None:
         progress = _Progress(name)
-        (folder / "model.v").write_text(verilog)
         for file, text in sources.items():
             (folder / file).write_text(text)
-        verilate = [str(tools.verilator), "--cc", *verilate_flags, *tracing, "--prefix", prefix, "--top-module", top]
-        _run_all([[*verilate, "-Mdir", ".", "model.v"]], folder, tools, progress, "verilating")
-        header = f"{prefix}__pch.h"
-        _run_all([[str(tools.cxx), *flags, "-x", "c++-header", header]], folder, tools, progress, "compiling headers")
-        # the long ones first; what runs once at the start needs no optimiser
-        files = sorted(folder.glob("*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
-        commands = [
-            [str(tools.cxx), *flags, *(("-O0",) if "__Slow" in path.name else ()), "-c", path.name] for path in files
-        ]
-        _run_all(commands, folder, tools, progress, "compiling")
+        extra = [] if joined is None else [f"-I{joined}"]
+        recipe.verilate_and_compile(folder, progress, verilog, top, prefix, extra)
         objects = sorted(path.name for path in folder.glob("*.o")) + sorted(map(str, runtime.glob("*.o")))
-        link = [str(tools.cxx), *flags, "-shared", "-o", "model.so", *objects, "-pthread", *libraries]
+        if joined is not None:
+            objects += sorted(map(str, joined.glob("*.o")))
+        link = [str(tools.cxx), *recipe.flags, "-shared", "-o", "model.so", *objects, "-pthread", *libraries]
         _run_all([link], folder, tools, progress, "linking")
         for path in folder.iterdir():
             if path.name not in ("model.so", "model.v"):
                 path.unlink()
         progress.finish()
 
-    runtime = cached_folder("runtime", [*common, *tracing, *libraries, *shim_texts], build_runtime)
+    tracing = recipe.verilate[len(verilate_flags) :]
+    runtime = cached_folder("runtime", [*recipe.key, *tracing, *libraries, *shim_texts], build_runtime)
     texts = [text for item in sorted(sources.items()) for text in item]
-    recipe = [*common, *tracing, *libraries, *verilate_flags, prefix, top, verilog, *texts]
-    return cached_folder(name, recipe, build_model) / "model.so"
+    key = [*recipe.key, *libraries, *recipe.verilate, prefix, top, verilog, *texts]
+    return cached_folder(name, [*key, joined.name] if joined else key, build_model) / "model.so"
 
 
 def _native_flags(tools: Toolchain) -> str:

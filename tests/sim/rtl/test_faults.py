@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
+from hw.gpt2.config import ConfigError
 from sim.rtl import faults
 from sim.rtl.build import export_board
 from sim.rtl.fault_patch import Fault, FaultError, install
-from sim.rtl.faults import check_faults, draw_faults, export_with_fault, find_fault, list_faults
+from sim.rtl.faults import check_faults, core_of, draw_faults, export_with_fault, find_fault, list_faults
 
 
 def test_list_fits_the_sources():
@@ -34,6 +35,16 @@ def test_list_that_does_not_fit_is_noticed():
         problems, ("0 times", "times", "changes nothing", "never closed", "no module", "twice"), strict=True
     ):
         assert word in problem
+
+
+def test_a_fault_may_need_another_core(config):
+    changed = [fault for fault in list_faults() if fault.core_changes]
+    assert changed
+    for fault in changed:
+        assert core_of(fault, config) != config
+        assert core_of(dataclasses.replace(fault, core_changes=()), config) == config
+    with pytest.raises(ConfigError, match="score_rows must be a power of two, got 5"):
+        core_of(dataclasses.replace(changed[0], core_changes=(("score_rows", 5),)), config)
 
 
 def test_draw_follows_its_seed():

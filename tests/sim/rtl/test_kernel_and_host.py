@@ -8,10 +8,10 @@ import pytest
 
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode
 from hw.gpt2.isa import Instruction, Op
+from sim.devices.memory_timing import MemoryTiming
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board, compile_board
 from sim.rtl.faults import export_with_fault
-from sim.rtl.harness import MemoryTiming
 from sim.rtl.speed import stream_program
 from sim.rtl.verilator import QUICK_COMPILE_FLAGS
 

@@ -6,9 +6,9 @@ import pytest
 
 from hw.board.board_model import BoardError, BoardModel, BoardStuckError
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode
+from sim.devices.memory_timing import MemoryTiming
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import compile_board
-from sim.rtl.harness import MemoryTiming
 
 
 @pytest.fixture
@@ -275,10 +275,10 @@ def test_closed_board(built):
         board.read_register(0)
 
 
-def test_waves_of_a_window(config, program, stand_in, built, tmp_path):
+def test_waves_of_a_window(program, stand_in, built, tmp_path):
     with RtlBoard(built) as board, pytest.raises(BoardError, match="trace=True"):
         board.trace(tmp_path / "no.fst", 0, 1)
-    traced = compile_board(config, stand_in.export(config), trace=True)
+    traced = compile_board(built.config, stand_in.export(built.config), trace=True)
     assert traced.verilog_sha256 == built.verilog_sha256
     with RtlBoard(traced) as board:
         board.load(*program)

@@ -9,12 +9,12 @@ import pytest
 from hw.board.gpt2_map import ErrorCode
 from hw.gpt2.config import core_config
 from hw.gpt2.isa import Op
+from sim.devices.memory_timing import MemoryTiming
 from sim.functional import FunctionalBoard
 from sim.programs.random_case import await_end, run_case, start_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board
 from sim.rtl.detection import CANCEL_CYCLES, full_cache_cases
-from sim.rtl.harness import MemoryTiming
 
 CORE = core_config("16x4")
 SEED = 5

@@ -12,6 +12,7 @@ import pytest
 
 from hw.board.gpt2_map import STALL_CAUSES
 from hw.gpt2.config import core_config
+from sim.devices.memory_timing import MemoryTiming
 from sim.functional import FunctionalBoard
 from sim.programs import COMMITTED_SEEDS, random_case
 from sim.programs.random_case import run_case
@@ -19,7 +20,6 @@ from sim.programs.replay import replay_command
 from sim.programs.sensitivity import flip_word
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board
-from sim.rtl.harness import MemoryTiming
 
 CORE = core_config("16x4")
 CHUNK = 25

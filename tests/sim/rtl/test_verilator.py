@@ -7,7 +7,7 @@ import pytest
 import sim.rtl.verilator as verilator
 from sim.rtl.build_cache import cache_root
 from sim.rtl.toolchain import ToolMissingError, find_toolchain
-from sim.rtl.verilator import BuildError, build_library
+from sim.rtl.verilator import BuildError, build_library, build_objects
 
 COUNTER = """
 module counter(input clk, output reg [31:0] value);
@@ -51,6 +51,37 @@ def test_model_runs_and_second_build_is_a_hit(private_cache, monkeypatch):
     assert build(harness=HARNESS + "\n// other\n") != library
     assert len(runs) > changed
     assert sorted(path.name for path in library.parent.iterdir()) == ["model.so", "model.v"]
+
+
+TWO_MODELS = HARNESS.replace(
+    "return top.value;",
+    """
+    Vblock block{&context, "block"};
+    for (unsigned i = 0; i < cycles; ++i) { block.clk = 0; block.eval(); block.clk = 1; block.eval(); }
+    return top.value * 1000 + block.value;""",
+).replace('#include "Vmodel.h"', '#include "Vmodel.h"\n#include "Vblock.h"')
+FLAGS = ("-std=c++20", "-O0", "-fPIC")
+
+
+def build_joined(step, block_step):
+    def verilog(step):
+        return COUNTER.replace("STEP", str(step))
+
+    joined = build_objects("block", verilog=verilog(block_step), top="counter", prefix="Vblock", compile_flags=FLAGS)
+    sources = {"harness.cpp": TWO_MODELS}
+    return joined, build_library(
+        "two", verilog=verilog(step), top="counter", sources=sources, compile_flags=FLAGS, joined=joined
+    )
+
+
+def test_a_model_of_objects_is_joined_to_another(private_cache):
+    joined, library = build_joined(3, 7)
+    assert ctypes.CDLL(str(library)).run(14) == 14 * 3 * 1000 + 14 * 7
+    assert {path.suffix for path in joined.iterdir()} == {".h", ".o", ".v"}
+    assert build_joined(3, 7) == (joined, library)
+    other, changed = build_joined(3, 8)
+    assert other != joined and changed != library, "a library is made anew with what it joins"
+    assert ctypes.CDLL(str(changed)).run(14) == 14 * 3 * 1000 + 14 * 8
 
 
 @pytest.fixture
