@@ -1,0 +1,228 @@
+"""One program on gateware and on the timing model: both sides' counters and buckets, and what is not equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from hw.board.board_model import BoardStuckError
+from hw.board.gpt2_map import STALL_CAUSES, gpt2_register_map
+from hw.board.program import MemoryImage, Program
+from sim.programs.image_builder import write_image
+from sim.programs.random_case import RandomCase
+from sim.rtl.board import RtlBoard
+from sim.rtl.build import BuiltBoard
+from sim.timing.attribution import AttributionError, Ledger, counter_attribution
+from sim.timing.overrides import TimingOverrides
+from sim.timing.result import TimingResult
+from sim.timing.run import Memory, run_timing
+
+__all__ = [
+    "Comparison",
+    "GatewareRun",
+    "Run",
+    "case_run",
+    "compare",
+    "folder_run",
+    "gateware_run",
+    "run_gateware",
+    "run_model",
+]
+
+_CHUNK_CYCLES = 50_000
+_REPORT_EVERY_S = 10.0
+_LARGE_SHARE, _LARGE_LIMIT = 0.005, 0.1  # of the run; of the counter
+_THREADED_PRODUCTS = 1024  # products a cycle from which a board is faster with two threads
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A program with its memory image and what the host writes before it starts.
+
+    ``tokens`` fill the token window from 0 on; ``registers`` are those that belong to the run.
+    """
+
+    name: str
+    program: Program
+    image: MemoryImage
+    tokens: tuple[int, ...]
+    registers: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One run on both sides.
+
+    ``rtl``, ``timing``: counters of the gateware and of the timing model by name: registers, ``first_token_cycles``,
+    ``refresh_stalls``. ``buckets``: lost cycles by bucket (``sim.timing.attribution``), those of the gateware and those
+    of the timing model, each made of its own counters. ``unattributed``: why there are none.
+    """
+
+    run: str
+    memory: str
+    rtl: Mapping[str, int]
+    timing: Mapping[str, int]
+    buckets: Mapping[str, tuple[float, float]]
+    unattributed: str = ""
+
+    @property
+    def difference(self) -> float:
+        """Cycles of the timing model above those of the gateware, as a part of the latter."""
+        return self.timing["cycles"] / self.rtl["cycles"] - 1
+
+    def large_buckets(self) -> dict[str, float]:
+        """Buckets of more than 0.5 % of the run on either side, and the relative difference of each."""
+        return self._large(self.buckets)
+
+    def large_causes(self) -> dict[str, float]:
+        """As :meth:`large_buckets`, of the stall counters."""
+        names = [*(f"stall_{cause}" for cause in STALL_CAUSES), "refresh_stalls"]
+        return self._large({name: (self.rtl[name], self.timing[name]) for name in names})
+
+    def unequal(self) -> dict[str, tuple[int, int]]:
+        """Counters that differ at all, gateware and timing model."""
+        return {name: (self.rtl[name], value) for name, value in self.timing.items() if self.rtl[name] != value}
+
+    def misses(self, limit: float = 0.0) -> list[str]:
+        """What is out of bounds.
+
+        Any counter that differs, unless ``limit`` is more than 0: then cycles that differ by more than that part. Large
+        buckets and causes that differ by more than 10 %, and counters that cannot be attributed, always.
+        """
+        if limit:
+            found = [f"cycles differ by {100 * self.difference:+.3f} %"] if abs(self.difference) > limit else []
+        else:
+            found = [f"{name}: gateware {rtl}, timing {timing}" for name, (rtl, timing) in self.unequal().items()]
+        large = {f"bucket {name}": part for name, part in self.large_buckets().items()} | self.large_causes()
+        found += [f"{name} differs by {100 * part:+.1f} %" for name, part in large.items() if abs(part) > _LARGE_LIMIT]
+        return found + ([self.unattributed] if self.unattributed else [])
+
+    def _large(self, pairs: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+        share = _LARGE_SHARE * self.rtl["cycles"]
+        return {
+            name: (timing - rtl) / max(rtl, 1.0) for name, (rtl, timing) in pairs.items() if max(rtl, timing) > share
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class GatewareRun:
+    """What the gateware did: its counters as in ``Comparison``, and all tokens that it left."""
+
+    run: Run
+    memory_name: str
+    memory: Memory
+    counters: Mapping[str, int]
+    tokens: Sequence[int]
+
+    def compared(self, *, memory: Memory | None = None, overrides: TimingOverrides | None = None) -> Comparison:
+        """Run the timing model, with the tokens that the gateware generated.
+
+        ``memory`` and ``overrides`` make it differ on purpose. Raises TimingError.
+        """
+        result = _timed(self.run, self.tokens, memory or self.memory, overrides)
+        timing = _counters(result)
+        buckets, why = {}, ""
+        try:
+            ledger = Ledger(self.run.program, result, self.run.registers["prompt_end"])
+            rtl, own = (counter_attribution(counters, ledger).lost_cycles for counters in (self.counters, timing))
+            buckets = {name: (rtl[name], own[name]) for name in rtl}
+        except AttributionError as error:
+            why = str(error)
+        return Comparison(self.run.name, self.memory_name, self.counters, timing, buckets, why)
+
+
+def case_run(case: RandomCase, folder: pathlib.Path) -> Run:
+    """A random case; ``folder`` takes its image files."""
+    image = write_image(list(case.channels), case.channel_bytes, folder)
+    return Run(f"random {case.seed}", case.program, image, case.tokens, case.run_registers)
+
+
+def folder_run(path: pathlib.Path, position: int, prompt_end: int, new_tokens: int, seed: int = 0) -> Run:
+    """A program folder with random tokens up to ``prompt_end``. Raises ProgramError for a bad folder."""
+    program, image = Program.load(path)
+    rng = random.Random(seed)
+    tokens = tuple(rng.randrange(program.registers["vocab"]) for _ in range(prompt_end))
+    run = {"position": position, "prompt_end": prompt_end, "max_new_tokens": new_tokens, "flags": 0, "stop_count": 0}
+    return Run(f"{path.name} {program.core.name} {position}..{prompt_end}+{new_tokens}", program, image, tokens, run)
+
+
+def gateware_run(run: Run, built: BuiltBoard, memory: Memory, name: str, *, max_cycles: int = 1 << 32) -> GatewareRun:
+    """Run ``run`` on the gateware with ``memory``, which is called ``name``. Raises BoardError."""
+    products = built.config.tile * built.config.lanes
+    threads = min(2, len(os.sched_getaffinity(0))) if products >= _THREADED_PRODUCTS else 1
+    with RtlBoard(built, timing=memory, threads=threads) as board:
+        counters, tokens = run_gateware(run, board, max_cycles=max_cycles)
+    return GatewareRun(run, name, memory, counters, tokens)
+
+
+def compare(
+    run: Run,
+    built: BuiltBoard,
+    memory: Memory,
+    *,
+    name: str,
+    overrides: TimingOverrides | None = None,
+    max_cycles: int = 1 << 32,
+) -> Comparison:
+    """Run ``run`` on the gateware and on the timing model. Raises BoardError, TimingError."""
+    return gateware_run(run, built, memory, name, max_cycles=max_cycles).compared(overrides=overrides)
+
+
+def run_model(
+    run: Run, tokens: Sequence[int], memory: Memory, overrides: TimingOverrides | None = None
+) -> dict[str, int]:
+    """Counters of the timing model, as in ``Comparison``; ``tokens`` with those that the gateware generated."""
+    return _counters(_timed(run, tokens, memory, overrides))
+
+
+def _timed(run: Run, tokens: Sequence[int], memory: Memory, overrides: TimingOverrides | None) -> TimingResult:
+    registers = run.registers
+    return run_timing(
+        run.program,
+        position=registers["position"],
+        prompt_end=registers["prompt_end"],
+        max_new_tokens=registers["max_new_tokens"],
+        flags=registers["flags"],
+        stop_ids=[registers[f"stop_{i}"] for i in range(registers["stop_count"])],
+        tokens=tokens,
+        memory=memory,
+        overrides=overrides,
+    )
+
+
+def _counters(result: TimingResult) -> dict[str, int]:
+    return {**result.counters, "first_token_cycles": result.token_cycles[0]}
+
+
+def run_gateware(
+    run: Run, board: RtlBoard, *, load: bool = True, max_cycles: int = 1 << 32
+) -> tuple[dict[str, int], list[int]]:
+    """Counters of the run, as in ``Comparison``, and all tokens that it left; ``load``: load the program first."""
+    table = gpt2_register_map(run.program.core)
+    window = table.window("tokens")
+    if load:
+        board.load(run.program, run.image)
+    for index, token in enumerate(run.tokens):
+        board.write_register(window.offset + window.stride * index, token)
+    for name, value in run.registers.items():
+        board.write_register(table[name].offset, value)
+    board.write_register(table["ctrl"].offset, 1)
+    cycles, report = 0, time.monotonic() + _REPORT_EVERY_S
+    while not board.read_register(table["ctrl"].offset) & 2:
+        if cycles >= max_cycles:
+            raise BoardStuckError(f"{run.name} has not ended after {cycles} cycles; {board.waits_for()}")
+        cycles += board.advance(_CHUNK_CYCLES)
+        if time.monotonic() >= report:
+            print(f"{run.name}: gateware at cycle {cycles}", file=sys.stderr, flush=True)
+            report = time.monotonic() + _REPORT_EVERY_S
+    counters = board.counters()
+    counters["refresh_stalls"] = counters["harness_refresh_stalls"]
+    first = table["first_token_cycles"]
+    counters["first_token_cycles"] = board.read_register(first.offset, first.bits // 8)
+    valid = board.read_register(table["tokens_valid"].offset)
+    return counters, [board.read_register(window.offset + window.stride * i) for i in range(valid)]

@@ -1,0 +1,199 @@
+// Issue (hw/gpt2/issue.py): one tile or parameter row a cycle, or the cause why not.
+#pragma once
+#include <algorithm>
+#include <vector>
+#include "fetch.h"
+#include "hardware.h"
+
+namespace timing {
+
+// What the other units say in a cycle.
+struct Hazards {
+    bool keys, values;   // commit of that kind under way
+    bool statistics;     // vector under way
+    const uint64_t* norm_free;     // cycle from which each scalar set may be used
+    const uint64_t* softmax_free;  // ... each head
+    bool score_room;     // no score row is free
+    bool logits;         // logits writer is full
+    bool row;            // the stream has a row
+    bool waiting;        // fetch is at a token boundary
+};
+
+// What a cycle of the issue unit did.
+struct Issued {
+    int stall = -1;  // STALL_..., or -1: something was issued
+    bool param = false, end = false;        // a parameter row; the instruction's last tile
+    bool stats_start = false, head_start = false, score_start = false;
+    bool strip = false, logits = false, score_last = false;  // results of this tile
+    bool strip_last = false, stats = false;
+    int commit = COMMIT_NONE;
+    uint32_t index = 0, tiles = 0, head = 0, stats_set = 0;  // logits strip; rows of scores of a head
+    uint32_t layer = 0, position = 0;
+};
+
+class Issue {
+public:
+    bool valid = false;
+    Work cur;
+
+    Issue(const Sizes& sizes, const Registers& cfg)
+        : sizes_(sizes), cfg_(cfg), strip_free_(sizes.strip_addresses + sizes.strips_per_word),
+          acc_used_(sizes.acc_depth, NEVER) {}
+
+    // One cycle; `taken` tells whether the fetch unit's work was taken.
+    Issued clock(bool run, const Fetch& fetch, const Hazards& h, uint64_t now, bool& taken) {
+        Issued out;
+        taken = false;
+        if (!run) {
+            out.stall = STALL_DRAIN;
+        } else if (!valid) {
+            out.stall = h.waiting ? STALL_TOKEN : STALL_INSTRUCTION;
+        } else {
+            look();
+            out.stall = check(h, now);
+            if (out.stall < 0) fire(out, now);
+        }
+        const bool done = out.stall < 0 && out.end;
+        if (run && fetch.work_valid && (!valid || done)) take(fetch.work), taken = true;
+        else if (done) valid = false;
+        return out;
+    }
+
+private:
+    static constexpr uint64_t NEVER = ~0ull >> 1;
+
+    void take(const Work& work) {
+        cur = work, code_ = work.code, valid = true;
+        base_ = middle_ = inner_ = rows_taken_ = head_src_ = 0;
+        is_mm_ = code_->op == OP_MM || code_->op == OP_EMB, is_sc_ = code_->op == OP_SC;
+        head_kv_ = code_->head0 * (is_sc_ ? cfg_.key_words : cfg_.value_strips);
+        rows_ = !is_mm_ || !code_->first ? 0 : code_->params == PARAMS_NORM ? 2 : code_->params == PARAMS_BIAS;
+        const uint32_t words = code_->op == OP_EMB ? 1 : code_->words;
+        last_middle_ = is_mm_ ? words - 1 : cur.position / (is_sc_ ? sizes_.lanes : sizes_.tile);
+        last_inner_ = uint32_t(is_sc_ ? cfg_.key_words : cfg_.value_strips) - 1;
+        changed_ = true;
+    }
+
+    // What the present tile is; kept while it waits.
+    void look() {
+        if (!changed_) return;
+        changed_ = false;
+        const Instruction& code = *code_;
+        const uint32_t group_left = code.strips - base_, strip = base_ + inner_;
+        const uint32_t inner_last = is_mm_ ? std::min<uint32_t>(group_left, code.group) - 1 : last_inner_;
+        inner_end_ = inner_ == inner_last, middle_end_ = middle_ == last_middle_;
+        outer_end_ = is_mm_ ? group_left <= uint32_t(code.group) : base_ + 1 == uint32_t(code.heads);
+        param_ = middle_ == 0 && rows_taken_ < rows_ && strip % sizes_.param_strips == 0;
+        end_ = !param_ && inner_end_ && middle_end_ && outer_end_;
+        acc_start_ = is_mm_ ? code.first && middle_ == 0 : (is_sc_ ? inner_ : middle_) == 0;
+        acc_end_ = is_mm_ ? code.last && middle_end_ : is_sc_ ? inner_end_ : middle_end_;
+        acc_ = code.acc + (is_sc_ ? 0 : inner_);
+        logits_ = is_mm_ && code.path == PATH_LOGITS;
+        strip_ = !param_ && acc_end_ && !is_sc_ && !logits_;
+        head_ = code.head0 + base_;
+        dst_ = is_mm_ ? code.dst + strip : code.dst + head_src_ + inner_;
+        if (is_sc_ || code.op == OP_MM) {
+            const uint32_t tail = (is_sc_ ? inner_end_ : middle_end_) ? code.tail : sizes_.tile;
+            operand_ = (code.src + (is_sc_ ? head_src_ + inner_ : middle_)) * sizes_.strips_per_word;
+            needed_ = (tail + sizes_.lanes - 1) / sizes_.lanes;
+        } else {
+            needed_ = 0;
+        }
+        const bool newest = !is_mm_ && middle_end_;
+        const uint32_t kv = head_kv_ + inner_;
+        new_ = is_sc_ ? sizes_.new_key_base + kv * sizes_.strips_per_word : sizes_.new_value_base + kv;
+        new_needed_ = !newest ? 0 : is_sc_ ? sizes_.strips_per_word : 1;
+    }
+
+    bool busy(uint32_t first, uint32_t count, uint64_t now) const {
+        for (uint32_t i = 0; i < count; ++i)
+            if (now < strip_free_[first + i]) return true;
+        return false;
+    }
+
+    // The first cause in the hardware's order of priority, or -1.
+    int check(const Hazards& h, uint64_t now) const {
+        static_assert(STALL_WRITER < STALL_STATISTICS && STALL_STATISTICS < STALL_PARAMS &&
+                          STALL_PARAMS < STALL_ACCUMULATOR && STALL_ACCUMULATOR < STALL_SCORE_ROOM &&
+                          STALL_SCORE_ROOM < STALL_SOFTMAX && STALL_SOFTMAX < STALL_NORM &&
+                          STALL_NORM < STALL_OPERAND && STALL_OPERAND < STALL_NEW_KV &&
+                          STALL_NEW_KV < STALL_RESULT && STALL_RESULT < STALL_STREAM,
+                      "the checks below stand in another order than the hardware's causes");
+        const Instruction& code = *code_;
+        if (is_mm_) {
+            const bool keys = code.commit == COMMIT_KEYS, values = code.commit == COMMIT_VALUES;
+            if ((keys && h.keys) || (values && h.values)) return STALL_WRITER;
+            if (code.stats && h.statistics) return STALL_STATISTICS;
+            if (param_ && now < param_free_[rows_taken_ & 1]) return STALL_PARAMS;
+        }
+        if (!param_) {
+            if (!acc_start_ && now - acc_used_[acc_] < sizes_.accumulator_latency) return STALL_ACCUMULATOR;
+            if (is_sc_ && acc_end_ && h.score_room) return STALL_SCORE_ROOM;
+        }
+        if (!is_mm_ && (!is_sc_ || (middle_ == 0 && inner_ == 0)) && now < h.softmax_free[head_]) return STALL_SOFTMAX;
+        if (!param_) {
+            if (is_mm_ && acc_end_ && code.params == PARAMS_NORM && now < h.norm_free[code.norm]) return STALL_NORM;
+            if (busy(operand_, needed_, now)) return STALL_OPERAND;
+        }
+        if (busy(new_, new_needed_, now)) return STALL_NEW_KV;
+        if (strip_ && now < strip_free_[dst_]) return STALL_RESULT;
+        if (!param_ && acc_end_ && logits_ && h.logits) return STALL_RESULT;
+        return h.row ? -1 : STALL_STREAM;
+    }
+
+    void fire(Issued& out, uint64_t now) {
+        const Instruction& code = *code_;
+        changed_ = true;
+        out.layer = cur.layer, out.position = cur.position, out.stats_set = code.stats_set;
+        out.param = param_, out.end = end_, out.head = head_;
+        out.head_start = is_sc_ && middle_ == 0 && inner_ == 0;
+        if (param_) {
+            param_free_[rows_taken_ & 1] = now + sizes_.param_strips;
+            ++rows_taken_;
+            return;
+        }
+        acc_used_[acc_] = now;
+        if (strip_) strip_free_[dst_] = now + sizes_.written + 1;
+        out.strip = strip_, out.logits = acc_end_ && logits_, out.strip_last = is_sc_ ? middle_end_ : end_;
+        out.score_start = is_sc_ && acc_end_, out.score_last = out.score_start && middle_end_;
+        out.tiles = middle_ + 1, out.index = code.dst + base_ + inner_;
+        out.stats = is_mm_ && code.stats, out.stats_start = out.stats && end_;
+        if (is_mm_ && end_) out.commit = code.commit;
+        step();
+    }
+
+    void step() {
+        rows_taken_ = 0;
+        if (!inner_end_) {
+            ++inner_;
+            return;
+        }
+        inner_ = 0;
+        if (!middle_end_) {
+            ++middle_;
+            return;
+        }
+        middle_ = 0;
+        if (is_mm_) {
+            base_ += code_->group;
+            return;
+        }
+        const uint32_t words = is_sc_ ? cfg_.key_words : cfg_.value_strips;
+        ++base_, head_src_ += words, head_kv_ += words;
+    }
+
+    const Sizes& sizes_;
+    const Registers& cfg_;
+    const Instruction* code_ = nullptr;
+    std::vector<uint64_t> strip_free_;  // scoreboard: cycle from which a strip may be read or written again
+    std::vector<uint64_t> acc_used_;    // cycle of the last tile on an accumulator
+    uint64_t param_free_[2] = {0, 0};
+    uint32_t base_ = 0, middle_ = 0, inner_ = 0, rows_taken_ = 0, head_src_ = 0, head_kv_ = 0;
+    uint32_t rows_ = 0, last_middle_ = 0, last_inner_ = 0;
+    bool is_mm_ = false, is_sc_ = false, changed_ = false;
+    bool inner_end_ = false, middle_end_ = false, outer_end_ = false, param_ = false, end_ = false;
+    bool acc_start_ = false, acc_end_ = false, logits_ = false, strip_ = false;
+    uint32_t acc_ = 0, head_ = 0, dst_ = 0, operand_ = 0, needed_ = 0, new_ = 0, new_needed_ = 0;
+};
+
+}  // namespace timing

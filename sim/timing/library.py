@@ -1,0 +1,71 @@
+"""The compiled timing model: built once for all cores, kept in the build cache."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+import subprocess
+from collections.abc import Mapping
+
+from sim.devices.memory_config import MemoryConfig, device_sources
+from sim.rtl.build_cache import BuildError, cached_folder
+from sim.rtl.toolchain import find_toolchain
+from sim.timing.hardware import hardware_header
+
+__all__ = ["load_library"]
+
+_HERE = pathlib.Path(__file__).parent
+_FLAGS = (
+    "-std=c++20",
+    "-O2",
+    "-march=native",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+)
+_LIMIT_S = 300.0
+
+_POINTER, _U64, _INT = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
+_SIGNATURES: Mapping[str, tuple[object, tuple[object, ...]]] = {
+    "timing_new": (
+        _POINTER,
+        (*(_POINTER, _POINTER), *(_POINTER, _U64) * 3, ctypes.POINTER(MemoryConfig), _U64, _POINTER),
+    ),
+    "timing_delete": (None, (_POINTER,)),
+    "timing_run": (_INT, (_POINTER, _U64, _U64, ctypes.c_int64, _INT)),
+    "timing_totals": (None, (_POINTER, _POINTER)),
+    **{f"timing_{what}_count": (_U64, (_POINTER,)) for what in ("span", "event", "token")},
+    **{f"timing_{what}s": (_POINTER, (_POINTER,)) for what in ("span", "event", "token")},
+}
+
+
+def _sources() -> dict[str, str]:
+    own = {path.name: path.read_text(encoding="utf-8") for path in sorted((*_HERE.glob("*.h"), *_HERE.glob("*.cpp")))}
+    return {**device_sources(), **own, "hardware.h": hardware_header()}
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """The compiled model with the types of its functions set. Raises BuildError if the compiler fails."""
+    tools = find_toolchain()
+    sources = _sources()
+
+    def build(folder: pathlib.Path) -> None:
+        for name, text in sources.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        command = [str(tools.cxx), *_FLAGS, "-I.", "-o", "timing.so", "board.cpp"]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"{' '.join(command)} has not ended within {_LIMIT_S:.0f} s") from None
+        if done.returncode:
+            raise BuildError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stderr[-4000:]}")
+
+    recipe = [tools.cxx_version, *_FLAGS, *(text for item in sorted(sources.items()) for text in item)]
+    library = ctypes.CDLL(str(cached_folder("timing", recipe, build) / "timing.so"))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,76 @@
+"""Which run stands for a decode step, and where in it the step is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hw.board.program import Program
+from sim.timing.result import TimingResult
+from sim.timing.run import Memory, run_timing
+
+__all__ = ["STEP_MEANING", "DecodeRun"]
+
+STEP_MEANING = (
+    "the last of {steps} decode steps at consecutive positions, from the last tile of the position before to its own "
+    "last tile"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeRun:
+    """A run of decode steps that ends with ``attended`` positions attended, the newest included.
+
+    ``steps`` tokens are generated. ``position`` is where it starts: the positions from there to the first generated
+    token are prompt steps. The steady step is the second of two; with one position attended there is only one.
+    Raises ValueError for sizes below 1 or positions below 0.
+    """
+
+    attended: int
+    steps: int
+    position: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= self.attended or not 0 <= self.position <= self.first:
+            raise ValueError(
+                f"needs 1 <= steps <= attended and 0 <= position <= attended - steps, got steps {self.steps!r}, "
+                f"attended {self.attended!r}, position {self.position!r}"
+            )
+
+    @classmethod
+    def steady(cls, attended: int) -> DecodeRun:
+        """Two decode steps, of which the second is the steady one; with one position attended the only one."""
+        steps = min(2, attended)
+        return cls(attended, steps, attended - steps)
+
+    @property
+    def first(self) -> int:
+        """Position of the first decode step."""
+        return self.attended - self.steps
+
+    @property
+    def last(self) -> int:
+        """Position of the last decode step."""
+        return self.attended - 1
+
+    @property
+    def prompt_end(self) -> int:
+        """Tokens that are given; the rest is generated."""
+        return self.first + 1
+
+    @property
+    def step_meaning(self) -> str:
+        """What the last step is, in words."""
+        if self.position == self.last:
+            return "the only step of a run, from the run's start to its last tile"
+        return STEP_MEANING.format(steps=self.steps)
+
+    def time(self, program: Program, memory: Memory, *, events: bool = False) -> TimingResult:
+        """Run it on the timing model. Raises TimingError; ValueError for a program that does not fit its core."""
+        return run_timing(
+            program,
+            position=self.position,
+            prompt_end=self.prompt_end,
+            max_new_tokens=self.steps,
+            memory=memory,
+            events=events,
+        )
