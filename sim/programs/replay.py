@@ -17,11 +17,11 @@ import numpy as np
 
 from hw.board.board_model import BoardError, BoardModel
 from hw.gpt2.config import core_config
+from sim.devices.memory_timing import MemoryTiming
 from sim.functional import FunctionalBoard
 from sim.programs.random_case import CaseResult, RandomCase, random_case, run_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board
-from sim.rtl.harness import MemoryTiming
 from sim.rtl.verilator import COMPILE_FLAGS, QUICK_COMPILE_FLAGS
 
 __all__ = ["differences", "main", "replay_command"]

@@ -1,0 +1,78 @@
+"""Random programs on gateware and functional executor: ``python -m sim.programs.agreement --core 64x16``.
+
+Each program runs with random memory delays of its own seed; compared are tokens, error, logits and all key and value
+memory. The exit code is the number of programs that differ (at most 99), each named by its seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import pathlib
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from hw.gpt2.config import CoreConfig, core_config
+from sim.devices.memory_timing import MemoryTiming
+from sim.functional import FunctionalBoard
+from sim.programs.random_case import random_case, run_case
+from sim.rtl.board import RtlBoard
+from sim.rtl.build import BuiltBoard, build_board
+
+__all__ = ["disagreement", "main"]
+
+MAX_CYCLES = 300_000
+
+
+def disagreement(seed: int, config: CoreConfig, built: BuiltBoard) -> str:
+    """What differs in the random program ``seed``, or an empty text."""
+    case = random_case(seed, config)
+    with tempfile.TemporaryDirectory(prefix="ringfly-agreement-") as name:
+        folder = pathlib.Path(name)
+        functional = FunctionalBoard()
+        want = run_case(case, functional, folder)
+        functional.close()
+        with RtlBoard(built, timing=MemoryTiming.random(seed)) as gateware:
+            got = run_case(case, gateware, folder, MAX_CYCLES)
+            counters = gateware.counters()
+    if got != want:
+        return f"seed {seed}: gateware and functional executor differ"
+    if counters["cycles"] != counters["ticks"]:
+        return f"seed {seed}: the counter says {counters['cycles']} cycles, the simulator {counters['ticks']}"
+    return ""
+
+
+def _share(work: tuple[CoreConfig, BuiltBoard, Sequence[int]]) -> list[str]:
+    config, built, seeds = work
+    return [text for seed in seeds if (text := disagreement(seed, config, built))]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sim.programs.agreement", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--core", default="64x16", help="core (64x16)")
+    parser.add_argument("--programs", type=int, default=500, help="number of random programs (500)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first one (0)")
+    parser.add_argument("--processes", type=int, default=2, help="processes that share them (2)")
+    options = parser.parse_args(arguments)
+    config = core_config(options.core)
+    built = build_board(config)
+    seeds = range(options.seed, options.seed + options.programs)
+    shares = [(config, built, seeds[start : start + 5]) for start in range(0, len(seeds), 5)]
+    found: list[str] = []
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for done, texts in enumerate(pool.imap_unordered(_share, shares), 1):
+            found += texts
+            for text in texts:
+                print(text, flush=True)
+            if done % 10 == 0:
+                sys.stderr.write(f"{min(5 * done, len(seeds))} of {len(seeds)} programs\n")
+    print(f"figure: {len(seeds)} random programs on {config.name}, random memory delays, {len(found)} differences")
+    return min(len(found), 99)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
