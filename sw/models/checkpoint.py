@@ -7,6 +7,7 @@ Source: the safetensors format (8-byte header length, JSON header, data) and Hug
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from sw.errors import CheckpointError
 from sw.models.gpt2_config import GPT2Config, checkpoint_directory, load_config, read_json_object
+from sw.models.weights import Progress, WeightTensors, expected_shapes, unobserved
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -26,39 +28,16 @@ HEAD = "lm_head.weight"
 MASK_BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 FLOAT_TYPES = ("F32", "F16", "BF16")
 LISTED = 4  # names in one message; `value` holds all of them
-
-
-def expected_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight of a GPT-2, in the order of computation; projections are [in, out]."""
-    width, inner = config.n_embd, config.n_inner
-    shapes: dict[str, tuple[int, ...]] = {
-        "wte.weight": (config.vocab_size, width),
-        "wpe.weight": (config.n_positions, width),
-    }
-    for layer in range(config.n_layer):
-        block = f"h.{layer}."
-        for norm, projection, n_in, n_out in (
-            ("ln_1", "attn.c_attn", width, 3 * width),
-            ("", "attn.c_proj", width, width),
-            ("ln_2", "mlp.c_fc", width, inner),
-            ("", "mlp.c_proj", inner, width),
-        ):
-            if norm:
-                shapes[f"{block}{norm}.weight"] = (width,)
-                shapes[f"{block}{norm}.bias"] = (width,)
-            shapes[f"{block}{projection}.weight"] = (n_in, n_out)
-            shapes[f"{block}{projection}.bias"] = (n_out,)
-    shapes["ln_f.weight"] = (width,)
-    shapes["ln_f.bias"] = (width,)
-    return shapes
+HASH_BLOCK_BYTES = 1 << 22
 
 
 class Checkpoint:
-    """One checked checkpoint directory; tensors are memory-mapped and converted one at a time.
+    """One checked checkpoint directory; tensors are memory-mapped and converted one at a time (`WeightTensors`).
 
     Parameters: `directory`: str or Path.
     Members: `directory`; `config`: GPT2Config; `names`: every weight, in the order of computation, without
-    `transformer.`; `files`: the safetensors files, sorted; `dtypes`: stored type of each name ('F32', 'F16', 'BF16').
+    `transformer.`; `files`: the safetensors files, sorted; `dtypes`: stored type of each name ('F32', 'F16', 'BF16');
+    `label`: the directory as text; `largest_magnitude`: None, only reading the values tells.
 
     Raises CheckpointError: those of `load_config`, and kinds ``missing_weights``, ``bad_index``, ``truncated``,
     ``missing_key``, ``duplicate_key``, ``unexpected_key``, ``wrong_shape``, ``wrong_dtype``, ``untied_head``.
@@ -67,6 +46,8 @@ class Checkpoint:
     def __init__(self, directory: str | Path) -> None:
         self.directory = checkpoint_directory(directory)
         self.config = load_config(self.directory)
+        self.label = str(self.directory)
+        self.largest_magnitude: float | None = None
         self._shapes = expected_shapes(self.config)
         self.names: tuple[str, ...] = tuple(self._shapes)
         self.dtypes: dict[str, str] = {}
@@ -90,6 +71,20 @@ class Checkpoint:
         path, key = self._where[name]
         tensor: torch.Tensor = self._handles[path].get_tensor(key)
         return tensor
+
+    def digest(self, progress: Progress = unobserved) -> str:
+        """SHA-256 over config.json and the weight files, in order of their names, hexadecimal."""
+        digest = hashlib.sha256()
+        paths = [self.directory / "config.json", *self.files]
+        total = sum(path.stat().st_size for path in paths)
+        done = 0
+        for path in paths:
+            with path.open("rb") as stream:
+                while block := stream.read(HASH_BLOCK_BYTES):
+                    digest.update(block)
+                    done += len(block)
+                    progress("hashing the checkpoint", done, total)
+        return digest.hexdigest()
 
     def _add(self, key: str, path: Path) -> None:
         name = key.removeprefix(PREFIX)
@@ -179,7 +174,13 @@ def load_weights(directory: str | Path, config: GPT2Config | None = None) -> dic
             expected=config,
             hint="Use the configuration that load_config reads from the same directory.",
         )
-    return {name: torch.from_numpy(checkpoint.tensor(name)) for name in checkpoint.names}
+    return state_dict(checkpoint)
+
+
+def state_dict(weights: WeightTensors, prefix: str = "") -> dict[str, torch.Tensor]:
+    """All weights as fp32 by name, also of seeded ones. With prefix ``transformer.`` the names are those of
+    `transformers.GPT2LMHeadModel`, whose head is tied to ``transformer.wte.weight``."""
+    return {prefix + name: torch.from_numpy(weights.tensor(name)) for name in weights.names}
 
 
 def _weight_files(directory: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sw.errors import ModelError
 from sw.models.checkpoint import Checkpoint
 from sw.models.gpt2_config import GPT2Config, load_config
+from sw.models.weights import WeightTensors
 
 __all__ = ["GPT2", "GPT2Config", "KVCache", "load_config"]
 
@@ -132,15 +133,19 @@ class GPT2(nn.Module):
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> GPT2:
-        """Read a HuggingFace directory; fp32, evaluation mode. Raises CheckpointError (see `Checkpoint`).
+        """Read a HuggingFace directory; fp32, evaluation mode. Raises CheckpointError (see `Checkpoint`)."""
+        return cls.from_weights(Checkpoint(directory))
+
+    @classmethod
+    def from_weights(cls, weights: WeightTensors) -> GPT2:
+        """The model of a checkpoint or of seeded weights; fp32, evaluation mode.
 
         Tensors are read one at a time: memory peaks at the fp32 model plus its largest tensor.
         """
-        checkpoint = Checkpoint(directory)
         with torch.device("meta"):
-            model = cls(checkpoint.config)
-        for name in checkpoint.names:
-            weight = nn.Parameter(torch.from_numpy(checkpoint.tensor(name)))
+            model = cls(weights.config)
+        for name in weights.names:
+            weight = nn.Parameter(torch.from_numpy(weights.tensor(name)))
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, weight)
         return model.eval()
