@@ -16,7 +16,7 @@ from hw.gpt2.config import CoreConfig
 from sim.rtl.build import compile_board
 from sim.rtl.detection import ModelRun, inspect
 from sim.rtl.fault_patch import Fault
-from sim.rtl.faults import export_with_fault
+from sim.rtl.faults import core_of, export_with_fault
 from sim.rtl.verilator import QUICK_COMPILE_FLAGS
 from sw.models.gpt2 import GPT2, GPT2Config
 from sw.train.save import save_model
@@ -56,9 +56,10 @@ def hunt(faults: Sequence[Fault], core: CoreConfig, say: Callable[[str], object]
         for number, fault in enumerate(faults, 1):
             say(f"{number} of {len(faults)}: {fault.name}, building")
             start = time.monotonic()
-            built = compile_board(core, export_with_fault(fault, core), compile_flags=QUICK_COMPILE_FLAGS)
+            shown = core_of(fault, core)
+            built = compile_board(shown, export_with_fault(fault, shown), compile_flags=QUICK_COMPILE_FLAGS)
             say(f"{number} of {len(faults)}: {fault.name}, checking")
-            finding = inspect(built, model)
+            finding = inspect(built, model if shown == core else None)  # the model is compiled for `core`
             seconds = round(time.monotonic() - start, 1)
             check, detail = (finding.check, finding.detail) if finding else (None, None)
             yield Hunted(fault, check, detail, seconds)

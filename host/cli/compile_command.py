@@ -1,4 +1,4 @@
-"""``ringfly compile``: a checkpoint to a program folder."""
+"""``ringfly compile``: a checkpoint, or a known size with seeded weights, to a program folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ __all__ = ["compile_command"]
 @command_errors("compile")
 def compile_command(
     model: Annotated[
-        Path, typer.Option(help="Checkpoint folder in HuggingFace format: config.json, model.safetensors.")
+        str,
+        typer.Option(
+            help="Checkpoint folder in HuggingFace format: config.json, model.safetensors. Or a known size with seeded "
+            "weights: gpt2-124m, gpt2-345m, gpt2-774m, gpt2-xl, gpt2-1.5b-dfx."
+        ),
     ],
     out: Annotated[
         Path, typer.Option(help="Folder to make. An earlier program there is replaced, anything else refused.")
@@ -28,32 +32,53 @@ def compile_command(
     context: Annotated[
         int | None, typer.Option(help="Positions of the key/value cache; default: as many as model and core allow.")
     ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a known size's weights; default: 0.")] = None,
+    seeded_kv: Annotated[
+        int,
+        typer.Option(
+            help="So many leading positions have seeded keys and values in the image: a run starts behind them. 127 "
+            "for a step at context length 128."
+        ),
+    ] = 0,
+    kv_seed: Annotated[int, typer.Option(help="Seed of these keys and values.")] = 0,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Print the memory map, every instruction, and the ideal cycles of a token."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> int:
-    """Turn a GPT-2 checkpoint into the program and memory image of one board.
+    """Turn a GPT-2 into the program and memory image of one board.
 
     Writes program.json, program.bin and one file for each memory channel (ch00.bin ...). Everything that does not fit
     the core is listed at once, before a byte is written. Run the result with `ringfly sim`.
 
     Example: ringfly compile --model checkpoints/gpt2-tiny --core 16x4 --out build/gpt2-tiny --explain
+    Example: ringfly compile --model gpt2-345m --seed 1 --core 64x16 --seeded-kv 127 --out build/345m
     """
-    from host.compiler import chosen_core, compile_model
+    from host.compiler import chosen_core, chosen_model, compile_model
     from host.compiler import explain as explain_program
     from host.compiler.explain import summary
 
     progress = Progress()
     with quiet_stdout(as_json):
-        program, image = compile_model(model, chosen_core(core), out, context=context, progress=progress)
+        weights = chosen_model(model, seed)
+        program, image = compile_model(
+            weights,
+            chosen_core(core),
+            out,
+            context=context,
+            seeded_positions=seeded_kv,
+            kv_seed=kv_seed,
+            progress=progress,
+        )
     progress.clear()
     facts = summary(program)
     if as_json:
         body: dict[str, object] = {
             "out": out,
+            "weights": weights.label,
             **facts,
+            "cached_positions": seeded_kv,
             "image_bytes_per_channel": image.image_bytes,
             "image_sha256": list(image.sha256),
         }

@@ -87,6 +87,7 @@ def _packages() -> list[Finding]:
         ("safetensors", "safetensors", "reading checkpoints", True),
         ("tokenizers", "tokenizers", "tokenizer.json", True),
         ("pynq", "pynq", "driving boards", True),
+        ("matplotlib", "matplotlib", "pictures of `ringfly profile`", False),
         ("transformers", "transformers", "the judge in tests and `make demo`", False),
         ("cocotb", "cocotb", "protocol tests", False),
         ("pytest", "pytest", "tests", False),

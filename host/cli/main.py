@@ -17,7 +17,9 @@ from host.cli.doctor_command import doctor_command
 from host.cli.faults_command import faults_command
 from host.cli.generate_command import generate_command
 from host.cli.output import EXIT_INTERRUPTED, report_error, version
+from host.cli.profile_command import profile_command
 from host.cli.sim_command import sim_command
+from host.cli.time_command import time_command
 
 __all__ = ["app", "main", "run"]
 
@@ -43,6 +45,8 @@ app = typer.Typer(
 app.command("generate")(generate_command)
 app.command("compile")(compile_command)
 app.command("sim")(sim_command)
+app.command("time")(time_command)
+app.command("profile")(profile_command)
 app.command("faults")(faults_command)
 app.command("doctor")(doctor_command)
 

@@ -40,6 +40,7 @@ _LOWER: dict[str, tuple[int, str, str]] = {
     "BuildError": (EXIT_MACHINE, "build_failed", "See `ringfly doctor` for the versions that are known to work."),
     "BoardStuckError": (EXIT_MACHINE, "stuck_kernel", "Write waves with `ringfly sim --waves` to see why."),
     "BoardError": (EXIT_MACHINE, "board_failed", ""),
+    "TimingError": (EXIT_MACHINE, "timing_failed", "Run it on gateware to see why: `ringfly sim`."),
 }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from host.cli.output_file import check_output_file
 
 if TYPE_CHECKING:
     from hw.board.board_model import BoardModel
@@ -38,15 +39,8 @@ class WaveWindow:
             raise BadInput(
                 f"from-cycle must be >= 0 and cycles >= 1, got {self.from_cycle} and {self.cycles}", value=self.cycles
             )
-        folder = self.path.parent
-        if not folder.is_dir():
-            raise BadInput(f"folder {folder} for the waves does not exist", value=str(self.path), hint="Make it first.")
         for path in (self.path, self.names):
-            if path.is_dir():
-                hint = f"For example {path / 'run.fst'}."
-                raise BadInput(f"{path} is a folder; the waves need a file", value=str(path), hint=hint)
-            if not os.access(path if path.exists() else folder, os.W_OK):
-                raise BadInput(f"{path} cannot be written", value=str(path), hint="Choose another file.")
+            check_output_file(path, "waves", "run.fst")
 
     @contextlib.contextmanager
     def recording(self, board: BoardModel) -> Iterator[None]:

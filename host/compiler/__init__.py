@@ -1,9 +1,10 @@
 """Compiler: a GPT-2 checkpoint and a core description to a program and a memory image."""
 
-from host.compiler.compile import compile_model, model_digest, plan_program
+from host.compiler.compile import compile_model, plan_program
 from host.compiler.core_choice import chosen_core
 from host.compiler.errors import CompileError, Problem
 from host.compiler.explain import explain
+from host.compiler.model_choice import chosen_model, chosen_shape, chosen_sizes, fitting_shape
 from host.compiler.shape import Shape
 
 __all__ = [
@@ -11,8 +12,11 @@ __all__ = [
     "Problem",
     "Shape",
     "chosen_core",
+    "chosen_model",
+    "chosen_shape",
+    "chosen_sizes",
     "compile_model",
     "explain",
-    "model_digest",
+    "fitting_shape",
     "plan_program",
 ]

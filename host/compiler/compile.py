@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
-from host.compiler.errors import CompileError
+from host.compiler.errors import CompileError, Problem
 from host.compiler.image import write_image
+from host.compiler.model_choice import cannot_compile, chosen_model, chosen_shape
 from host.compiler.regions import Layout, initial_registers
 from host.compiler.schedule import schedule
 from host.compiler.shape import Shape
@@ -20,33 +20,30 @@ from hw.board.program import MemoryImage, Program, ProgramError
 from hw.gpt2.access import derive_access
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.legality import check_program
-from sw.models.checkpoint import Checkpoint
+from sw.models.key_values import KeyValues, SeededKeyValues
+from sw.models.weights import Progress, WeightTensors, unobserved
 
-__all__ = ["compile_model", "model_digest", "plan_program"]
-
-_HASH_BLOCK = 1 << 22
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    del what, done, total
+__all__ = ["compile_model", "plan_program"]
 
 
 def compile_model(
-    checkpoint_dir: str | Path,
+    model: str | Path | WeightTensors,
     core: CoreConfig,
     out: str | Path,
     *,
     context: int | None = None,
     channel_bytes: int = BANK_BYTES,
-    progress: Progress = _silent,
+    seeded_positions: int = 0,
+    kv_seed: int = 0,
+    key_values: KeyValues | None = None,
+    progress: Progress = unobserved,
 ) -> tuple[Program, MemoryImage]:
     """Write the program folder `out` for one board and return what `Program.load(out)` would.
 
     Parameters
     ----------
-    checkpoint_dir : str or Path
-        HuggingFace GPT-2 directory.
+    model : str, Path or WeightTensors
+        HuggingFace GPT-2 directory, name of a known size (`chosen_model`), or the weights themselves.
     core : CoreConfig
         The core it is compiled for.
     out : str or Path
@@ -56,30 +53,35 @@ def compile_model(
         Positions of the cache; the smaller of the model's and the core's if not given.
     channel_bytes : int
         Memory of one channel.
+    seeded_positions, kv_seed : int
+        Positions whose keys and values the image holds already, drawn from a seed (`SeededKeyValues`): a run may start
+        at the position behind them.
+    key_values : KeyValues, optional
+        Keys and values to hold instead of drawn ones.
     progress : callable
         Takes (what, done, total) as it works.
 
-    Raises CheckpointError for what is wrong with the checkpoint, CompileError for all that does not fit.
+    Raises CheckpointError for what is wrong with the checkpoint, CompileError for all that does not fit, ModelError for
+    a seed out of range, ValueError for `key_values` beside `seeded_positions`.
     """
-    checkpoint = Checkpoint(checkpoint_dir)
-    model = checkpoint.config
-    shape = Shape(model, core, min(model.n_positions, core.context) if context is None else context)
+    target = Path(out)
+    weights = chosen_model(model) if isinstance(model, str | Path) else model
+    _check_target(target)  # before the weights are read, which takes long
+    shape = chosen_shape(weights, core, context)
+    if seeded_positions:
+        if key_values is not None:
+            raise ValueError("give either seeded_positions or key_values")
+        key_values = SeededKeyValues(weights.config, seeded_positions, kv_seed)
     problems = shape.problems(channel_bytes)
-    source = WeightSource(checkpoint, shape)
+    source = WeightSource(weights, shape)
+    problems += _key_value_problems(shape, key_values)
     problems += source.range_problems(lambda done, total: progress("checking values", done, total))
     if problems:
-        raise CompileError(
-            f"{checkpoint.directory} cannot be compiled for core {core.name}: {len(problems)} "
-            f"{'problem' if len(problems) == 1 else 'problems'}.",
-            problems,
-            kind="fp16_range" if all("finite" in problem.expected for problem in problems) else "does_not_fit",
-        )
-    target = Path(out)
-    _check_target(target)
-    program = plan_program(shape, model_digest(checkpoint, progress))
+        raise cannot_compile(weights, core, problems)
+    program = plan_program(shape, weights.digest(progress), key_values)
     scratch = _scratch_beside(target)
     try:
-        image = write_image(scratch, Layout.of(shape), schedule(shape), source, channel_bytes, progress)
+        image = write_image(scratch, Layout.of(shape), schedule(shape), source, key_values, channel_bytes, progress)
         program.save(scratch, image)
         _replace(target, scratch)
     except OSError as error:
@@ -89,24 +91,23 @@ def compile_model(
     return program, dataclasses.replace(image, files=tuple(target / path.name for path in image.files))
 
 
-def model_digest(checkpoint: Checkpoint, progress: Progress = _silent) -> str:
-    """SHA-256 over config.json and the weight files of a checkpoint, in order of their names, hexadecimal."""
-    digest = hashlib.sha256()
-    paths = [checkpoint.directory / "config.json", *checkpoint.files]
-    total = sum(path.stat().st_size for path in paths)
-    done = 0
-    for path in paths:
-        with path.open("rb") as stream:
-            while block := stream.read(_HASH_BLOCK):
-                digest.update(block)
-                done += len(block)
-                progress("hashing the checkpoint", done, total)
-    return digest.hexdigest()
+def _key_value_problems(shape: Shape, key_values: KeyValues | None) -> list[Problem]:
+    """Positions with keys and values must leave one to compute, and be of this model."""
+    if key_values is None:
+        return []
+    found = []
+    if key_values.positions >= shape.context:
+        limit = f"at most {shape.context - 1}"
+        found.append(Problem("positions with keys and values", key_values.positions, limit, "a step needs one more"))
+    if key_values.config != shape.model:
+        found.append(Problem("model of the keys and values", key_values.config, str(shape.model)))
+    return found
 
 
-def plan_program(shape: Shape, digest: str = "") -> Program:
+def plan_program(shape: Shape, digest: str = "", key_values: KeyValues | None = None) -> Program:
     """The program of a shape without problems; it needs no weights, so cycles can be counted for any size.
 
+    `key_values` are those that the image will hold; the notes say so, and the driver lets a run start behind them.
     Raises RuntimeError if the compiler broke a rule of docs/core.md section 5 (a bug, never the user's fault).
     """
     layout, steps = Layout.of(shape), schedule(shape)
@@ -128,6 +129,7 @@ def plan_program(shape: Shape, digest: str = "") -> Program:
             "model": dataclasses.asdict(shape.model),
             "context": shape.context,
             "instruction_names": [step.name for step in steps],
+            **({} if key_values is None else {"cached_positions": key_values.positions, "cache": key_values.label}),
         },
     )
 
@@ -148,6 +150,11 @@ def _check_target(target: Path) -> None:
                 hint=hint,
                 kind="output",
             ) from error
+    try:
+        above = next(folder for folder in target.absolute().parents if folder.exists())
+        os.rmdir(tempfile.mkdtemp(prefix=f".{target.name}-", dir=above))
+    except OSError as error:
+        raise _cannot_write(target, error) from error
 
 
 def _scratch_beside(target: Path) -> Path:

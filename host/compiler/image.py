@@ -7,23 +7,25 @@ A row is one port word from every channel: lane n owns T fp16 values, which lie 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from host.compiler.key_value_rows import key_rows, value_rows
 from host.compiler.regions import Layout
 from host.compiler.schedule import Step
 from host.compiler.weights import LAYER_PRODUCTS, ProductWeights, WeightSource
 from hw.board.program import MemoryImage
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Instruction, Params
+from hw.numerics.fp_format import FP16_NAN
+from sw.models.key_values import KeyValues
+from sw.models.weights import Progress
 
 __all__ = ["product_rows", "write_image"]
 
-FP16_NAN = 0x7E00
-ROWS_AT_ONCE = 1 << 14
-Progress = Callable[[str, int, int], None]
+ROWS_AT_ONCE = 1 << 12
 
 
 class _ChannelFiles:
@@ -41,7 +43,7 @@ class _ChannelFiles:
         core = self._core
         by_channel = rows.view(np.uint16).reshape(len(rows), core.channels, core.port_bytes // 2)
         for channel, (stream, digest) in enumerate(zip(self._streams, self._hashes, strict=True)):
-            data = np.ascontiguousarray(by_channel[:, channel]).tobytes()
+            data = np.ascontiguousarray(by_channel[:, channel]).reshape(-1).data
             stream.write(data)
             digest.update(data)
         self.rows += len(rows)
@@ -60,30 +62,42 @@ class _ChannelFiles:
 
 
 def write_image(
-    folder: Path, layout: Layout, steps: list[Step], source: WeightSource, channel_bytes: int, progress: Progress
+    folder: Path,
+    layout: Layout,
+    steps: list[Step],
+    source: WeightSource,
+    key_values: KeyValues | None,
+    channel_bytes: int,
+    progress: Progress,
 ) -> MemoryImage:
-    """Write ``ch00.bin`` ... into `folder`. Raises OSError if the folder cannot be written."""
-    shape = layout.shape
-    files = _ChannelFiles(folder, shape.core)
-    total = layout.image_rows
+    """Write ``ch00.bin`` ... into `folder`. Raises OSError if the folder cannot be written.
+
+    The image ends with the embeddings, or with the values if there are `key_values`.
+    """
+    shape, core = layout.shape, layout.shape.core
+    parts = [
+        ("weights", _weight_stream(steps, source, core, shape.model.n_layer)),
+        ("position_embedding", _named("position embedding", _embedding(source, "wpe", shape.context, core))),
+        ("token_embedding", _named("token embedding", _embedding(source, "wte", shape.model.vocab_size, core))),
+    ]
+    if key_values is not None:
+        parts.append(("keys", _named("keys", key_rows(shape, key_values))))
+        parts.append(("values", _named("values", value_rows(shape, key_values))))
+    total = layout.base("logits" if key_values is not None else "keys")
+    files = _ChannelFiles(folder, core)
     try:
-        for what, rows in _weight_stream(steps, source, shape.core, shape.model.n_layer):
-            files.write(rows)
-            progress(what, files.rows, total)
-        if files.rows != shape.weight_rows:
-            raise RuntimeError(f"the compiler wrote {files.rows} weight rows and planned {shape.weight_rows}")
-        for name, table, count in (
-            ("position_embedding", "wpe", shape.context),
-            ("token_embedding", "wte", shape.model.vocab_size),
-        ):
-            files.pad_to(layout.base(name))
-            for rows in _embedding_rows(source.embedding(table, count), shape.core):
+        for region, stream in parts:
+            first_row, count = layout.rows[region]
+            files.pad_to(first_row)
+            for what, rows in stream:
                 files.write(rows)
-                progress(name.replace("_", " "), files.rows, total)
-        files.pad_to(layout.image_rows)
+                progress(what, files.rows, total)
+            if files.rows != first_row + count:
+                raise RuntimeError(f"the compiler wrote {region} to row {files.rows}, planned {first_row + count}")
+        files.pad_to(total)
     finally:
         hashes = files.close()
-    return MemoryImage(files.paths, total * shape.core.port_bytes, channel_bytes, hashes)
+    return MemoryImage(files.paths, total * core.port_bytes, channel_bytes, hashes)
 
 
 def _weight_stream(
@@ -110,31 +124,31 @@ def product_rows(
     instruction: Instruction, weights: ProductWeights, first_word: int, core: CoreConfig
 ) -> Iterator[np.ndarray]:
     """Stream rows of one MM, 16-bit words [rows, N, T], in the order of docs/core.md section 3."""
-    tile, lanes, group = core.tile, core.lanes, instruction.group
-    words, strips = instruction.words, instruction.strips
+    tile, lanes, words, strips = core.tile, core.lanes, instruction.words, instruction.strips
     matrix = weights.matrix[first_word * tile : (first_word + words) * tile]
     params = _param_rows(weights, core) if instruction.first and instruction.params else None
-    pending: list[np.ndarray] = []
-    count = 0
-    for g0 in range(0, strips, group):
-        open_strips = min(group, strips - g0)
-        columns = matrix[:, g0 * lanes : (g0 + open_strips) * lanes]
-        tiles = columns.reshape(words, tile, open_strips, lanes).transpose(0, 2, 3, 1).view(np.uint16)
-        if params is None:
-            pending.append(tiles.reshape(-1, lanes, tile))
-        else:
-            for s in range(g0, g0 + open_strips):
-                if s % core.param_strips == 0:
-                    both = params[s // core.param_strips]
-                    pending.append(both if instruction.params == Params.NORM else both[:1])
-                pending.append(tiles[0, s - g0][None])
-            pending.append(tiles[1:].reshape(-1, lanes, tile))
-        count += words * open_strips
-        if count >= ROWS_AT_ONCE:
-            yield np.concatenate(pending)
-            pending, count = [], 0
-    if pending:
-        yield np.concatenate(pending)
+    kinds = 2 if instruction.params == Params.NORM else 1
+    groups = max(1, ROWS_AT_ONCE // (words * instruction.group)) * instruction.group
+    for start in range(0, strips, groups):
+        end = min(start + groups, strips)
+        count = words * (end - start)
+        if params is not None:
+            count += kinds * len([s for s in range(start, end) if s % core.param_strips == 0])
+        rows, at = np.empty((count, lanes, tile), np.uint16), 0
+        for g0 in range(start, end, instruction.group):
+            open_strips = min(instruction.group, end - g0)
+            columns = matrix[:, g0 * lanes : (g0 + open_strips) * lanes]
+            tiles = columns.reshape(words, tile, open_strips, lanes).transpose(0, 2, 3, 1).view(np.uint16)
+            for s in range(open_strips):  # the first word's tiles, parameters before those that begin new ones
+                if params is not None and (g0 + s) % core.param_strips == 0:
+                    rows[at : at + kinds] = params[(g0 + s) // core.param_strips, :kinds]
+                    at += kinds
+                rows[at] = tiles[0, s]
+                at += 1
+            rest = (words - 1) * open_strips
+            rows[at : at + rest].reshape(words - 1, open_strips, lanes, tile)[...] = tiles[1:]
+            at += rest
+        yield rows
 
 
 def _param_rows(weights: ProductWeights, core: CoreConfig) -> np.ndarray:
@@ -148,11 +162,17 @@ def _param_rows(weights: ProductWeights, core: CoreConfig) -> np.ndarray:
     return np.ascontiguousarray(rows).view(np.uint16).reshape(len(rows), 2, core.lanes, core.tile)
 
 
-def _embedding_rows(table: np.ndarray, core: CoreConfig) -> Iterator[np.ndarray]:
-    """Rows of an embedding table fp16 [blocks * T, strips * N]: block after block, strip after strip."""
+def _embedding(source: WeightSource, name: str, rows: int, core: CoreConfig) -> Iterator[np.ndarray]:
+    """Rows of an embedding table: block of T indices after block, strip after strip."""
+    table = source.embedding(name, rows)
     strips = table.shape[1] // core.lanes
     blocks = table.reshape(-1, core.tile, strips, core.lanes).transpose(0, 2, 3, 1)
     at_once = max(1, ROWS_AT_ONCE // strips)
     for start in range(0, len(blocks), at_once):
         part = np.ascontiguousarray(blocks[start : start + at_once])
         yield part.view(np.uint16).reshape(-1, core.lanes, core.tile)
+
+
+def _named(name: str, stream: Iterable[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    for rows in stream:
+        yield name, rows

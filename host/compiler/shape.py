@@ -5,6 +5,7 @@ T = `tile`, N = `lanes`, S = T/N strips a word (docs/core.md). Nothing here read
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from functools import cached_property
 
@@ -236,12 +237,8 @@ class Shape:
         instructions, descriptors = self.program_sizes()
         most("instructions", instructions, core.instructions, "ask for a shorter context")
         most("access descriptors", descriptors, core.descriptors, "ask for a shorter context")
-        most(
-            "bytes per memory channel",
-            self.total_rows * core.port_bytes,
-            channel_bytes,
-            f"weights and embeddings take {self.image_rows * core.port_bytes}; a shorter context saves the rest",
-        )
+        if self.channel_bytes_used > channel_bytes:
+            found.append(self._too_large(channel_bytes))
         return found
 
     def program_sizes(self) -> tuple[int, int]:
@@ -251,6 +248,23 @@ class Shape:
         instructions = 2 + 1 + 3 + split + 2 * passes + 3 + 1 + 1
         descriptors = 2 + 1 + 1 + split + 2 * passes + 1 + 1 + 1
         return instructions, descriptors
+
+    def _too_large(self, channel_bytes: int) -> Problem:
+        """By how much the regions exceed the channels, and what context would fit."""
+        used, channels = self.channel_bytes_used, self.core.channels
+        shorter = range(1, min(self.context, self.core.context))
+        fitting = bisect.bisect_right(
+            shorter, channel_bytes, key=lambda n: dataclasses.replace(self, context=n).channel_bytes_used
+        )
+        weights = f"weights and embeddings take {self.image_rows * self.core.port_bytes:,}"
+        advice = f"a context of {shorter[fitting - 1]} would fit" if fitting else "no context is short enough"
+        return Problem(
+            "bytes per memory channel",
+            used,
+            f"at most {channel_bytes}",
+            f"{used - channel_bytes:,} too many in each of {channels} channels, {used * channels / 1e9:.2f} GB of "
+            f"{channel_bytes * channels / 1e9:.2f} in all; {weights}; {advice}",
+        )
 
     @cached_property
     def region_rows(self) -> dict[str, tuple[int, int]]:
@@ -280,3 +294,8 @@ class Shape:
     def total_rows(self) -> int:
         """Rows of a channel in use."""
         return sum(self.region_rows["logits"])
+
+    @property
+    def channel_bytes_used(self) -> int:
+        """Bytes of a channel in use."""
+        return self.total_rows * self.core.port_bytes

@@ -14,9 +14,9 @@ import numpy as np
 
 from host.compiler.errors import Problem
 from host.compiler.shape import Shape
-from sw.models.checkpoint import Checkpoint
+from sw.models.weights import WeightTensors
 
-__all__ = ["LAYER_PRODUCTS", "ProductWeights", "WeightSource"]
+__all__ = ["LAYER_PRODUCTS", "ProductWeights", "WeightSource", "column_sums", "folded", "to_fp32"]
 
 LAYER_PRODUCTS = ("keys", "queries", "values", "projection", "feed_in", "feed_out")
 FP16_MAX_EXCLUSIVE = 65520.0  # rounds to infinity from here on
@@ -48,69 +48,87 @@ class ProductWeights:
 
 
 class WeightSource:
-    """Reads one checkpoint product by product; at most one tensor and its fp16 form are in memory.
+    """Reads one model product by product; at most one matrix and its fp16 form are in memory.
 
-    Parameters: `checkpoint`; `shape`: sizes on the core.
+    Parameters: `weights`: a checkpoint or seeded weights; `shape`: sizes on the core.
     """
 
-    def __init__(self, checkpoint: Checkpoint, shape: Shape) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, weights: WeightTensors, shape: Shape) -> None:
+        self._weights = weights
         self._shape = shape
+        self._held: tuple[str, np.ndarray] | None = None  # K, Q and V are parts of one matrix
 
     def product(self, name: str, layer: int = 0) -> ProductWeights:
         """Weights of a product (`LAYER_PRODUCTS`, or "head", which has no layer)."""
         core, shape = self._shape.core, self._shape
+        words = shape.inner_words if name == "feed_out" else shape.x_words
+        strips = {
+            "keys": shape.key_strips,
+            "queries": shape.key_strips,
+            "feed_in": shape.inner_strips,
+            "head": shape.vocab_strips,
+        }
+        columns = strips.get(name, shape.x_strips) * core.lanes
+        matrix, bias = np.zeros((words * core.tile, columns), np.float16), np.zeros((1, columns), np.float32)
+        target = self._without_padding(name, matrix)
         if name == "head":
-            folded, bias = self._folded_head()
-            padded_rows, padded_columns = shape.x_words * core.tile, shape.vocab_strips * core.lanes
-            late = True
-        else:
-            folded, bias = self._folded(name, layer)
-            late = bool(_SOURCES[name][1])
-            words = shape.inner_words if name == "feed_out" else shape.x_words
-            strips = {"keys": shape.key_strips, "queries": shape.key_strips, "feed_in": shape.inner_strips}
-            padded_rows, padded_columns = words * core.tile, strips.get(name, shape.x_strips) * core.lanes
-            if name in ("keys", "queries"):
-                folded, bias = self._padded_heads(folded), self._padded_heads(bias)
-        matrix = np.zeros((padded_rows, padded_columns), np.float16)
-        matrix[: folded.shape[0], : folded.shape[1]] = folded
-        sums = _fp32(matrix.sum(axis=0, dtype=np.float64)) if late else None
-        full_bias = np.zeros(padded_columns, np.float32)
-        full_bias[: len(bias)] = _fp32(bias)
-        return ProductWeights(matrix, full_bias, sums)
+            target = target.T
+
+        def take(place: slice, block: np.ndarray) -> None:
+            target[place] = block.reshape(len(block), *target.shape[1:])
+
+        exact_bias = to_fp32(self._fold(name, layer, take))
+        unpadded_bias = self._without_padding(name, bias)
+        unpadded_bias[...] = exact_bias.reshape(unpadded_bias.shape)
+        late = name == "head" or _SOURCES[name][1]
+        return ProductWeights(matrix, bias[0], column_sums(matrix) if late else None)
 
     def embedding(self, name: str, rows: int) -> np.ndarray:
         """The first `rows` rows of "wpe" or "wte" as fp16 [rows rounded up to T, strips * N], zero where padded."""
         core, shape = self._shape.core, self._shape
-        table = self._checkpoint.tensor(f"{name}.weight")[:rows]
+        self._held = None
+        table = self._weights.tensor(f"{name}.weight")[:rows]
         padded = np.zeros((-(-rows // core.tile) * core.tile, shape.x_strips * core.lanes), np.float16)
         padded[:rows, : shape.width] = table
         return padded
 
     def range_problems(self, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
-        """Values that fp16 (weights, embeddings) or fp32 (parameters) cannot hold: the worst of each tensor."""
+        """Values that fp16 (weights, embeddings) or fp32 (parameters) cannot hold: the worst of each tensor.
+
+        Nothing is read if the model's own bound excludes them: gamma * W is below its square, and b + beta @ W, a sum
+        of at most `MAX_WIDTH` such products and one term, far below fp32's range.
+        """
         found: list[Problem] = []
+        bound = self._weights.largest_magnitude
+        if bound is not None and max(bound, bound * bound) < FP16_MAX_EXCLUSIVE:
+            return found
         parts = list(self._parts())
-        for done, (label, values) in enumerate(parts, 1):
-            for text, array in values():
-                kind, limit = ("fp16", FP16_MAX_EXCLUSIVE) if array.dtype == np.float32 else ("fp32", FP32_MAX)
-                worst = _worst(array, limit)
+        for done, (label, look) in enumerate(parts, 1):
+            values, bias = look()
+            for text, extremes, limit, kind in (
+                ("", values, FP16_MAX_EXCLUSIVE, "fp16"),
+                (" (bias)", bias, FP32_MAX, "fp32"),
+            ):
+                worst = extremes.beyond(limit)
                 if worst is not None:
                     found.append(Problem(f"{label}{text}", worst, f"finite in {kind}", "scale or retrain the model"))
             if progress is not None:
                 progress(done, len(parts))
         return found
 
-    def _parts(self) -> Iterator[tuple[str, Callable[[], list[tuple[str, np.ndarray]]]]]:
-        def table(name: str) -> Callable[[], list[tuple[str, np.ndarray]]]:
-            return lambda: [("", self._checkpoint.tensor(name))]
+    def _parts(self) -> Iterator[tuple[str, Callable[[], tuple[_Extremes, _Extremes]]]]:
+        """Everything that is stored: what to call it, and a function that reads it, (values, bias)."""
 
-        def folded(product: str, layer: int) -> Callable[[], list[tuple[str, np.ndarray]]]:
-            def read() -> list[tuple[str, np.ndarray]]:
-                matrix, bias = self._folded_head() if product == "head" else self._folded(product, layer, rounded=False)
-                return [("", matrix), (" (bias)", bias)]
+        def table(name: str) -> Callable[[], tuple[_Extremes, _Extremes]]:
+            return lambda: (_Extremes.of(self._weights.tensor(name)), _Extremes())
 
-            return read
+        def folded(product: str, layer: int) -> Callable[[], tuple[_Extremes, _Extremes]]:
+            def look() -> tuple[_Extremes, _Extremes]:
+                values = _Extremes()
+                bias = self._fold(product, layer, lambda _, block: values.see(block))
+                return values, _Extremes.of(bias)
+
+            return look
 
         yield "wpe.weight", table("wpe.weight")
         yield "wte.weight", table("wte.weight")
@@ -121,55 +139,117 @@ class WeightSource:
                 yield f"{scale}h.{layer}.{matrix}.weight [{product}]", folded(product, layer)
         yield "ln_f.weight * wte.weight [head]", folded("head", 0)
 
-    def _folded(self, name: str, layer: int, *, rounded: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """(gamma * W in fp32, or fp16 if `rounded`; b + beta @ W in float64) of one layer's product."""
+    def _fold(self, name: str, layer: int, take: Callable[[slice, np.ndarray], None]) -> np.ndarray:
+        """Read a product's matrix; returns b + beta @ W in float64.
+
+        `take` gets blocks of gamma * W in fp32, [rows, columns] of W, and the slice of rows where they belong; for the
+        head, whose W is the transposed embedding, blocks [tokens, d] and the slice of tokens.
+        """
+        if name == "head":
+            return self._fold_head(take)
         matrix, norm, part = _SOURCES[name]
         block = f"h.{layer}."
-        weight = self._checkpoint.tensor(f"{block}{matrix}.weight")
-        bias = self._checkpoint.tensor(f"{block}{matrix}.bias").astype(np.float64)
+        weight = self._matrix(f"{block}{matrix}.weight")
+        bias = self._weights.tensor(f"{block}{matrix}.bias").astype(np.float64)
         if part is not None:
             columns = slice(part * self._shape.width, (part + 1) * self._shape.width)
             weight, bias = weight[:, columns], bias[columns]
-        if norm:
-            beta = self._checkpoint.tensor(f"{block}{norm}.bias").astype(np.float64)
-            bias = bias + beta @ weight.astype(np.float64)
-            weight = weight * self._checkpoint.tensor(f"{block}{norm}.weight")[:, None]
-        return (weight.astype(np.float16) if rounded else weight), bias
+        gamma = self._weights.tensor(f"{block}{norm}.weight") if norm else None
+        beta = self._weights.tensor(f"{block}{norm}.bias").astype(np.float64) if norm else None
+        if gamma is not None and beta is not None:
+            return _fold_blocks(weight, gamma, beta, bias, take)
+        for place in _places(weight):
+            take(place, weight[place])
+        return bias
 
-    def _folded_head(self) -> tuple[np.ndarray, np.ndarray]:
-        """(gamma * WTE^T in fp32 [d, vocab], beta @ WTE^T in float64); the head's own copy of the embedding."""
-        embedding = self._checkpoint.tensor("wte.weight")
-        beta = self._checkpoint.tensor("ln_f.bias").astype(np.float64)
-        parts = np.array_split(embedding, _blocks(embedding))
-        bias = np.concatenate([part.astype(np.float64) @ beta for part in parts])
-        embedding *= self._checkpoint.tensor("ln_f.weight")[None, :]
-        return embedding.T, bias
+    def _fold_head(self, take: Callable[[slice, np.ndarray], None]) -> np.ndarray:
+        self._held = None
+        embedding = self._weights.tensor("wte.weight")
+        gamma, beta = self._weights.tensor("ln_f.weight"), self._weights.tensor("ln_f.bias").astype(np.float64)
+        bias = np.empty(len(embedding))
+        for place in _places(embedding):
+            tokens = embedding[place]
+            bias[place] = tokens.astype(np.float64) @ beta
+            take(place, tokens * gamma)
+        return bias
 
-    def _padded_heads(self, columns: np.ndarray) -> np.ndarray:
-        """[..., heads * head size] -> [..., heads * key_words * T], zeros behind each head."""
-        heads, tile = self._shape.heads, self._shape.core.tile
-        size = self._shape.model.head_size
-        apart = columns.reshape(*columns.shape[:-1], heads, size)
-        padded = np.zeros((*columns.shape[:-1], heads, self._shape.key_words * tile), columns.dtype)
-        padded[..., :size] = apart
-        return padded.reshape(*columns.shape[:-1], -1)
+    def _matrix(self, name: str) -> np.ndarray:
+        """A matrix, not to be written to; the one read last is kept."""
+        if self._held is None or self._held[0] != name:
+            self._held = None  # before the next one takes memory
+            self._held = name, self._weights.tensor(name)
+        return self._held[1]
+
+    def _without_padding(self, name: str, padded: np.ndarray) -> np.ndarray:
+        """View [true rows, true columns] of a padded array; keys and queries [true rows, heads, head size]."""
+        shape, model = self._shape, self._shape.model
+        rows = padded[: min(len(padded), model.n_inner if name == "feed_out" else shape.width)]
+        if name in ("keys", "queries"):  # every head is padded to whole words
+            return rows.reshape(len(rows), shape.heads, -1)[:, :, : model.head_size]
+        return rows[:, : {"feed_in": model.n_inner, "head": model.vocab_size}.get(name, shape.width)]
 
 
-def _blocks(array: np.ndarray) -> int:
-    """Parts of about 2^22 elements, so that float64 copies stay small."""
-    return max(1, array.size >> 22)
+class _Extremes:
+    """Smallest and largest of all values seen, NaN if one of them is."""
+
+    def __init__(self) -> None:
+        self._low, self._high = np.float64(0), np.float64(0)
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> _Extremes:
+        extremes = cls()
+        extremes.see(values)
+        return extremes
+
+    def see(self, values: np.ndarray) -> None:
+        self._low, self._high = np.minimum(self._low, values.min()), np.maximum(self._high, values.max())
+
+    def beyond(self, limit: float) -> float | None:
+        """The value of largest magnitude if it is not below `limit`, a NaN if there is one, else None."""
+        if np.isnan(self._low):
+            return float("nan")
+        worst = float(self._low if -self._low > self._high else self._high)
+        return worst if abs(worst) >= limit else None
 
 
-def _fp32(values: np.ndarray) -> np.ndarray:
+def _places(array: np.ndarray) -> Iterator[slice]:
+    """Slices of rows, about 2^18 elements each, so that what is made of them stays in a cache."""
+    rows = max(1, (1 << 18) // array.shape[1])
+    for start in range(0, len(array), rows):
+        yield slice(start, min(start + rows, len(array)))
+
+
+def folded(weight: np.ndarray, gamma: np.ndarray, beta: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A LayerNorm folded into the product behind it, as it is compiled: (gamma * W, b + beta @ W), both fp32.
+
+    `weight` [width, columns] and the vectors are fp32. W' = fp16 of the first, its `column_sums` make the third part.
+    """
+    matrix = np.empty(weight.shape, np.float32)
+    exact = _fold_blocks(weight, gamma, beta.astype(np.float64), bias.astype(np.float64), matrix.__setitem__)
+    return matrix, to_fp32(exact)
+
+
+def column_sums(matrix: np.ndarray) -> np.ndarray:
+    """Exact sums of the columns, rounded to fp32."""
+    return to_fp32(matrix.sum(axis=0, dtype=np.float64))
+
+
+def _fold_blocks(
+    weight: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    bias: np.ndarray,
+    take: Callable[[slice, np.ndarray], None],
+) -> np.ndarray:
+    """b + beta @ W in float64, which `beta` and `bias` are; `take` gets gamma * W block by block."""
+    for place in _places(weight):
+        rows = weight[place]
+        bias = bias + beta[place] @ rows.astype(np.float64)
+        take(place, rows * gamma[place, None])
+    return bias
+
+
+def to_fp32(values: np.ndarray) -> np.ndarray:
     """Round float64 to fp32; subnormal results become zero, as in the core."""
     rounded = values.astype(np.float32)
     return np.where(np.abs(rounded) < FP32_NORMAL_MIN, np.copysign(np.float32(0), rounded), rounded)
-
-
-def _worst(values: np.ndarray, limit: float) -> float | None:
-    """The value of largest magnitude if it is not below `limit`, a NaN if there is one, else None."""
-    low, high = float(values.min()), float(values.max())
-    if np.isnan(low) or np.isnan(high):
-        return float("nan")
-    worst = low if -low > high else high
-    return worst if abs(worst) >= limit else None

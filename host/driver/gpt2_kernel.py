@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.kernel_registers import KernelRegisters
-from host.driver.program_memory import copy_image, program_bytes
+from host.driver.program_memory import cached_positions, copy_image, program_bytes
 from host.driver.run_request import RUN_REGISTERS, RunRequest, RunResult
 from host.driver.state_words import error_words, state_words
 from host.driver.u280_platform import KERNEL_VLNV
@@ -62,7 +62,7 @@ class Gpt2Kernel(KernelRegisters):
         self._ports = {name: entry["memory"] for name, entry in description["registers"].items() if "memory" in entry}
         self._poll_s: float = getattr(self.device, "poll_interval_s", _CARD_POLL_S)
         self._request: RunRequest | None = None
-        self._cached: tuple[int, ...] = ()  # tokens whose keys and values are in memory
+        self._cached: tuple[int | None, ...] = ()  # tokens whose keys and values are in memory; None: of any token
         self._logit_positions = range(0)
 
     # Program
@@ -98,6 +98,7 @@ class Gpt2Kernel(KernelRegisters):
         for channel, buffer in enumerate(buffers):
             self.set(f"hbm{channel}", buffer.device_address)
         self.program, self.buffers = program, buffers
+        self._cached = (None,) * cached_positions(program)
         return program
 
     # Runs
@@ -113,8 +114,9 @@ class Gpt2Kernel(KernelRegisters):
         """Start a run and return at once; see :meth:`RunRequest.checked` for the arguments and their limits.
 
         ``prompt_ids`` is always the whole sequence; with ``position`` = p the keys and values of its first p tokens are
-        taken from memory (they must be those of the run before). Raises BadInput, DeviceBusy, StuckKernel (the kernel
-        did not take the start).
+        taken from memory: they must be those of the run before, or lie in the program's image, which says only how
+        many they are (tokens of these positions count for nothing). Raises BadInput, DeviceBusy, StuckKernel (the
+        kernel did not take the start).
         """
         program = self._loaded()
         self._require_idle()
@@ -127,7 +129,7 @@ class Gpt2Kernel(KernelRegisters):
         for name, value in request.registers().items():
             self.set(name, value)
         started = self.get("start_count")
-        self._cached, self._logit_positions = (), range(0)
+        self._cached, self._logit_positions = self._cached[: request.position], range(0)
         self.set("ctrl", _START)
         if self.get("start_count") == started:
             state = self.state_dump()
@@ -263,7 +265,8 @@ class Gpt2Kernel(KernelRegisters):
                 f"the kernel ended the run: {error_words(error, info)}", value={"error": error, "error_info": info}
             )
         steps = len(request.prompt_ids) - 1
-        self._cached = (*request.prompt_ids, *new[:-1])
+        kept = self._cached[: request.position]  # a run writes from its first position on
+        self._cached = (*kept, *request.prompt_ids[len(kept) :], *new[:-1])
         self._logit_positions = range(steps, steps + len(new)) if request.write_logits else range(0)
         return RunResult(new, request.reason(new), cycles)
 

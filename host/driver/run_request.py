@@ -63,7 +63,7 @@ class RunRequest:
         write_logits: bool,
         position: int | None,
         limits: Mapping[str, int],
-        cached_ids: Sequence[int],
+        cached_ids: Sequence[int | None],
     ) -> RunRequest:
         """Check a request against a program.
 
@@ -75,7 +75,7 @@ class RunRequest:
         write_logits : also write each decode step's logits to memory.
         position : first position to process, None for 0; the positions before it must be in the cache.
         limits : the program's registers, of which ``context_limit`` and ``vocab`` are used.
-        cached_ids : tokens whose keys and values the cache holds.
+        cached_ids : tokens whose keys and values the cache holds; None where any token will do.
 
         Raises BadInput, with what was got and what is allowed.
         """
@@ -107,9 +107,9 @@ class RunRequest:
                 value=first,
                 expected=f"0 to {len(prompt) - 1}",
             )
-        if first > len(cached_ids) or prompt[:first] != tuple(cached_ids[:first]):
-            pairs = enumerate(zip(prompt, cached_ids, strict=False))
-            same = next((place for place, (asked, held) in pairs if asked != held), len(cached_ids))
+        pairs = enumerate(zip(prompt, cached_ids, strict=False))
+        same = next((place for place, (asked, held) in pairs if held not in (None, asked)), len(cached_ids))
+        if first > same:
             raise BadInput(
                 f"position {first} needs the keys and values of the first {first} prompt tokens; "
                 f"the cache holds those of {min(same, len(prompt))}",

@@ -7,6 +7,7 @@ card. Programs lie at the start of each bank, other buffers are given out from i
 from __future__ import annotations
 
 import math
+import mmap
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ class Allocation:
         self.bank = bank
         self.offset = offset
         self.nbytes = nbytes
-        self.host = np.empty(max(nbytes, 1), np.uint8)  # pages are claimed when first touched
+        # Pages are claimed when first touched; np.empty would claim one of 2 MiB at once.
+        self.host = np.frombuffer(mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
         self.live = True
 
     @property

@@ -34,7 +34,7 @@ _STALL_WORDS = {
     "statistics": "the statistics unit",
     "params": "room between parameter rows",
     "accumulator": "an accumulator whose last addition is still under way",
-    "score_bank": "a free score bank",
+    "score_room": "a free score row",
     "softmax": "probabilities or their sum",
     "norm": "the LayerNorm scalars",
     "operand": "an activation word",

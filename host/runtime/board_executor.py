@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from hw.gpt2.config import CoreConfig
 __all__ = ["BoardExecutor", "open_board", "open_executor"]
 
 POLL_CYCLES = 4096  # core cycles between two looks at the token ring
+THREADED_PRODUCTS = 1024  # products a cycle from which a second thread makes simulation faster
 MIN_WAIT_S = 1e-3
 PROMPT_PERIOD_S = 0.5  # between two reports while the prompt is read
 
@@ -122,20 +124,26 @@ def _add(total: dict[str, int], counters: dict[str, int]) -> None:
         total[name] = total.get(name, 0) + value
 
 
-def open_board(name: str, core: CoreConfig, *, trace: bool = False) -> tuple[BoardModel, str | None]:
+def open_board(
+    name: str, core: CoreConfig, *, trace: bool = False, flat: bool = False, memory: str = "u280"
+) -> tuple[BoardModel, str | None]:
     """(board model of ``rtl`` or ``functional``, SHA-256 of its Verilog or None); ``rtl`` is built if need be.
 
-    ``trace`` asks for an ``rtl`` board that can write waves. Raises ToolMissingError or BuildError of `sim.rtl`.
+    Of an ``rtl`` board ``trace`` asks for one that can write waves, ``flat`` for a kernel compiled as one piece, and
+    ``memory`` says what stands behind its ports (see `sim.devices.named.named_memory`). Raises ToolMissingError or
+    BuildError of `sim.rtl`.
     """
     if name == "functional":
         from sim.functional import FunctionalBoard
 
         return FunctionalBoard(), None
+    from sim.devices.named import named_memory
     from sim.rtl.board import RtlBoard
     from sim.rtl.build import build_board
 
-    built = build_board(core, trace=trace)
-    return RtlBoard(built), built.verilog_sha256
+    built = build_board(core, trace=trace, flat=flat)
+    threads = min(2, len(os.sched_getaffinity(0))) if core.tile * core.lanes >= THREADED_PRODUCTS else 1
+    return RtlBoard(built, timing=named_memory(memory), threads=threads), built.verilog_sha256
 
 
 @contextlib.contextmanager

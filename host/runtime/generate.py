@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from host.compiler.core_choice import chosen_core
+from host.compiler.model_choice import chosen_model
 from host.runtime.comparison import Comparison, compare, stored_rms_error
 from host.runtime.job import Job, RunOutcome
 from host.runtime.report import (
@@ -20,13 +21,18 @@ from host.runtime.report import (
     milliseconds,
     run_conditions,
 )
-from host.runtime.request import EXECUTORS, check_arguments, chosen_context, chosen_stop_ids, encode_prompt
+from host.runtime.request import (
+    EXECUTORS,
+    check_arguments,
+    chosen_context,
+    chosen_stop_ids,
+    encode_prompt,
+    tokenizer_of,
+)
 from host.runtime.sampling import Sampler
 from host.runtime.torch_executor import TorchExecutor, half_precision_logits, reference_logits
 from hw.gpt2.config import CoreConfig
-from sw.models.checkpoint import Checkpoint
 from sw.models.gpt2 import GPT2
-from sw.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from host.runtime.board_executor import BoardExecutor  # pynq, which `torch` does without
@@ -87,11 +93,11 @@ def generate(
     config = chosen_core(core) if isinstance(core, str) else core
     check_arguments(executor, max_new_tokens, timeout_s)
     with _timed(seconds, "read"):
-        checkpoint = Checkpoint(model_dir)
-        tokenizer = Tokenizer(model_dir)
-        limit = chosen_context(context, checkpoint.config, config.context)
-        ids = encode_prompt(tokenizer, checkpoint.config, prompt, limit)
-        stops = chosen_stop_ids(stop_ids, checkpoint.config)
+        weights = chosen_model(model_dir)
+        tokenizer = tokenizer_of(model_dir, weights)
+        limit = chosen_context(context, weights.config, config.context)
+        ids = encode_prompt(tokenizer, weights.config, prompt, limit)
+        stops = chosen_stop_ids(stop_ids, weights.config)
     if executor == "rtl":
         from sim.rtl.toolchain import find_toolchain
 

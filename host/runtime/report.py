@@ -57,9 +57,9 @@ def run_conditions(
         "logits_written": keep_logits or not sampler.greedy,
     }
     if executor == "rtl":
-        from sim.rtl.harness import MemoryTiming
+        from sim.devices.named import named_memory
 
-        found["memory_model"] = dataclasses.asdict(MemoryTiming())
+        found["memory_model"] = {"name": "u280", **dataclasses.asdict(named_memory("u280"))}
         found["clock"] = f"assumed {core_clock_mhz} MHz; nothing was placed and routed"
     return found
 

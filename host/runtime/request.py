@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from host.driver.run_request import MAX_STOP_IDS
 from host.errors import BadInput
 from sw.models.gpt2_config import GPT2Config
+from sw.models.seeded_weights import SeededCheckpoint
 from sw.models.tokenizer import Tokenizer
+from sw.models.weights import WeightTensors
 
 __all__ = [
     "BOARD_EXECUTORS",
     "EXECUTORS",
     "check_arguments",
     "check_executor",
+    "check_memory",
     "chosen_context",
     "chosen_stop_ids",
     "encode_prompt",
+    "tokenizer_of",
 ]
 
 BOARD_EXECUTORS = ("rtl", "functional")  # what runs a compiled program
@@ -35,6 +40,20 @@ def check_executor(executor: str, known: Sequence[str] = EXECUTORS) -> None:
         )
 
 
+def check_memory(memory: str) -> None:
+    """Raise BadInput for a memory that `sim.devices.named` does not know."""
+    from sim.devices.named import MEMORIES
+
+    if memory not in MEMORIES:
+        raise BadInput(
+            f"unknown memory {memory!r}",
+            kind="unknown_memory",
+            value=memory,
+            expected=list(MEMORIES),
+            hint="Use one of: " + ", ".join(f"{name} ({what})" for name, what in MEMORIES.items()) + ".",
+        )
+
+
 def check_arguments(executor: str, max_new_tokens: int, timeout_s: float) -> None:
     """Raise BadInput for an unknown executor, no tokens wanted, or no time."""
     check_executor(executor)
@@ -42,6 +61,19 @@ def check_arguments(executor: str, max_new_tokens: int, timeout_s: float) -> Non
         raise BadInput(f"max-new-tokens must be 1 or more, got {max_new_tokens}", value=max_new_tokens, expected=">= 1")
     if not timeout_s > 0:
         raise BadInput(f"timeout-s must be above 0, got {timeout_s}", value=timeout_s, expected="> 0")
+
+
+def tokenizer_of(model_dir: str | Path, weights: WeightTensors) -> Tokenizer:
+    """The tokenizer beside a checkpoint. BadInput for seeded weights, CheckpointError if there is no usable one."""
+    if isinstance(weights, SeededCheckpoint):
+        raise BadInput(
+            f"{weights.label} has no tokenizer, so it takes no text",
+            kind="no_tokenizer",
+            value=str(model_dir),
+            expected="a checkpoint directory with tokenizer.json",
+            hint="Run it on token ids: `ringfly compile`, then `ringfly sim --prompt-ids`.",
+        )
+    return Tokenizer(model_dir)
 
 
 def encode_prompt(tokenizer: Tokenizer, model: GPT2Config, prompt: str, limit: int) -> list[int]:

@@ -20,10 +20,10 @@ from hw.board.board_model import BoardModel
 from hw.board.program import MemoryImage, Program
 from hw.gpt2.config import core_config
 from hw.gpt2.isa import Instruction, Op
+from sim.devices.memory_timing import MemoryTiming
 from sim.functional import FunctionalBoard
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard, build_board
-from sim.rtl.harness import MemoryTiming
 from sw.models.gpt2 import GPT2, GPT2Config
 from sw.models.tokenizer import Tokenizer
 from sw.train.save import save_model

@@ -19,6 +19,7 @@ from host.driver.sim_device import SimU280Device
 from host.driver.xclbin import write_xclbin
 from hw.gpt2.config import core_config
 from sim.functional import FunctionalBoard
+from sw.models.checkpoint import Checkpoint
 
 TINY = Path(__file__).resolve().parents[3] / "checkpoints" / "gpt2-tiny"
 GENERATE = ["generate", "--prompt", "And it came", "--max-new-tokens", "2", "--executor", "functional"]
@@ -201,6 +202,15 @@ def test_an_output_that_cannot_be_written(what: str, tmp_path: Path, capsys: pyt
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("out", ["/proc/out", "/proc/out/below"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_weights_are_read(
+    out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("tensor", "digest"):
+        monkeypatch.setattr(Checkpoint, name, lambda *_: pytest.fail("weights are read"))
+    _expect(["compile", "--model", str(TINY), "--out", out], 2, "output", [f"{out} cannot be written"], capsys)
+
+
 def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     core = dataclasses.replace(core_config("16x4"), name="small", act_words=16, residual_strips=16, instructions=8)
     (tmp_path / "small.json").write_text(core.to_json())
@@ -249,6 +259,12 @@ def test_a_program_folder_that_cannot_be_used(name: str, tmp_path: Path, capsys:
         (["--executor", "torch"], "unknown_executor", "torch"),
         (["--waves", "a.fst"], "bad_input", "waves"),
         (["--tokens", "0"], "bad_input", "0"),
+        (["--flat"], "bad_input", "--flat is for the gateware"),
+        (["--memory", "ideal"], "bad_input", "--memory is for the gateware"),
+        (["--from-cycle", "0"], "bad_input", "--from-cycle chooses a part of the waves"),
+        (["--cycles", "9"], "bad_input", "--cycles chooses a part of the waves"),
+        (["--executor", "rtl", "--memory", "ddr"], "unknown_memory", "ddr"),
+        (["--executor", "rtl", "--waves", "/tmp/a.fst", "--flat"], "bad_input", "no --flat beside --waves"),
     ],
 )
 def test_sim_arguments(

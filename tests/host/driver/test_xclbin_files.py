@@ -16,7 +16,7 @@ from host.driver.xclbin_info import read_xclbin
 from host.errors import BadInput, BadXclbin, VersionMismatch
 from hw.board.board_model import BANK_BYTES
 from hw.board.gpt2_map import INTERFACE_VERSION, gpt2_register_map
-from hw.gpt2.config import CORE_CONFIGS
+from hw.gpt2.config import CORE_CONFIGS, FORMAT_VERSION
 
 CORE = CORE_CONFIGS["16x4"]
 
@@ -119,8 +119,10 @@ def test_other_versions_name_both_sides(tmp_path):
 
 def test_unknown_core_format_is_a_version_mismatch(tmp_path, monkeypatch):
     path = write_xclbin(CORE, tmp_path / "a.xclbin")
-    monkeypatch.setattr("hw.gpt2.config.FORMAT_VERSION", 2)
-    with pytest.raises(VersionMismatch, match="core config format version 1, this Ringfly reads 2"):
+    monkeypatch.setattr("hw.gpt2.config.FORMAT_VERSION", FORMAT_VERSION + 1)
+    with pytest.raises(
+        VersionMismatch, match=f"core config format version {FORMAT_VERSION}, this Ringfly reads {FORMAT_VERSION + 1}"
+    ):
         read_xclbin(path)
 
 

@@ -1,0 +1,92 @@
+"""Cycles and milliseconds of a decode step and of a prompt, with every lost cycle named: what `ringfly time` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from host.bench.timed_program import TimedProgram, announce, milliseconds
+from sim.rtl.verilog_record import verilog_sha256
+from sim.timing.attribution import Ledger
+from sim.timing.interpolation import TOLERANCE, Prefill, prefill, step_rows
+from sim.timing.steady_step import DecodeRun
+
+__all__ = ["time_step"]
+
+
+def time_step(
+    timed: TimedProgram,
+    attended: int | None,
+    prompt: int | None,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> dict[str, object]:
+    """The report on one step.
+
+    Parameters
+    ----------
+    timed : TimedProgram
+        Program and memory.
+    attended : int, optional
+        K, positions attended by the step, the newest included.
+    prompt : int, optional
+        P, tokens of a prompt; its prefill is timed too, and `attended` is P + 1 or, if the prompt fills the cache, P.
+
+    progress : callable, optional
+        Told what is simulated of a prompt, how many of its parts are done and how many are needed.
+
+    Raises BadInput for sizes outside the cache, TimingError.
+    """
+    if prompt is not None:
+        timed.check_positions("prompt", prompt)
+        rows = sum(step_rows(timed.program, n, prompt=n < prompt) for n in range(1, prompt + 1))
+        announce(f"a prompt of {prompt} tokens, the whole or parts of it", rows)
+        attended = min(prompt + 1, timed.context)
+    assert attended is not None
+    timed.check_positions("kv", attended)
+    run = DecodeRun.steady(attended)
+    announce(f"{run.steps} decode steps", run.steps * step_rows(timed.program, attended))
+    filled = None if prompt is None else prefill(timed.program, prompt, timed.memory, progress=progress)
+    result = run.time(timed.program, timed.memory)
+    step = Ledger(timed.program, result, run.prompt_end).step(run.last)
+    core = timed.program.core
+    return {
+        "model": timed.label,
+        "core": core.name,
+        "memory": timed.memory_name,
+        "boards": 1,
+        "kv": attended,
+        "prompt": prompt,
+        "ms_per_token_at_200mhz": milliseconds(step.cycles),
+        "cycles": step.cycles,
+        "prefill_ms_at_200mhz": None if filled is None else milliseconds(filled.cycles),
+        "prefill_cycles": None if filled is None else filled.cycles,
+        "useful_cycles": step.useful_cycles,
+        "useful_fraction": step.useful_fraction,
+        "lost_cycles": step.lost_cycles,
+        "exposed_sync_fraction": 0,
+        "cycles_source": "timing",
+        "verilog_sha256": verilog_sha256(core),
+        "conditions": {
+            **timed.conditions(),
+            "positions_attended": attended,
+            "step": run.step_meaning,
+            "prefill": None if filled is None else _prefill_meaning(filled, prompt or 0),
+        },
+    }
+
+
+def _prefill_meaning(filled: Prefill, prompt: int) -> dict[str, object]:
+    """What the prefill's cycles are and how they were found."""
+    if filled.simulated >= prompt and not filled.proofs:
+        method = "simulated whole"
+    else:
+        method = (
+            f"{filled.simulated} positions simulated; those between are interpolated over the rows that they stream, "
+            f"where simulated ones between two others lie on their line within {TOLERANCE:g}"
+        )
+    return {
+        "cycles": "from start to the first new token, all tokens of the prompt and the first token's logits included",
+        "method": method,
+        "simulated_positions": filled.simulated,
+        "interpolated": [dataclasses.asdict(proof) for proof in filled.proofs],
+    }

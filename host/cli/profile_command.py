@@ -1,0 +1,132 @@
+"""``ringfly profile``: where the cycles of a decode step went, as a table, a trace and a picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from host.cli.cycle_text import gateware_lines, profile_lines
+from host.cli.output import command_errors, quiet_stdout, write_json
+from host.cli.output_file import check_output_file
+
+if TYPE_CHECKING:
+    from host.bench.profile import StepProfile
+
+__all__ = ["profile_command"]
+
+DEFAULT_CORE = "64x16"
+
+
+@command_errors("profile")
+def profile_command(
+    program_dir: Annotated[
+        Path | None, typer.Argument(help="Folder that `ringfly compile` wrote; or give --model.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A known size: gpt2-124m, gpt2-345m, gpt2-774m, gpt2-xl, gpt2-1.5b-dfx; or a checkpoint folder, of "
+            "which only config.json is read."
+        ),
+    ] = None,
+    kv: Annotated[
+        int | None,
+        typer.Option(
+            help="Positions that the last step attends to, the newest included; default: 128, or just behind "
+            "the seeded keys and values of a folder."
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens of the run; its last step is profiled. Default: 2, a steady step.")
+    ] = None,
+    core: Annotated[str | None, typer.Option(help="With --model: 16x4, 64x16, or a JSON file; default: 64x16.")] = None,
+    context: Annotated[
+        int | None, typer.Option(help="With --model: positions of the key/value cache; default: as many as fit.")
+    ] = None,
+    memory: Annotated[
+        str,
+        typer.Option(help="u280: its HBM as measured. ideal: a fixed delay, no refresh, every port at its full rate."),
+    ] = "u280",
+    seed: Annotated[int, typer.Option(help="Seed of the phases of the memory's refreshes.")] = 0,
+    executor: Annotated[
+        str,
+        typer.Option(
+            help="timing: cycles without data, split by layer, instruction and unit. rtl: the counters of the "
+            "gateware itself for a program folder, beside timing's."
+        ),
+    ] = "timing",
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace for chrome://tracing or ui.perfetto.dev to this file (JSON).")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Write a picture of the lost cycles and of one layer to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> int:
+    """Name what every cycle of a decode step was used for.
+
+    docs/profile.md says what each bucket holds.
+
+    Example: ringfly profile --model gpt2-345m --kv 128 --trace step.json --png step.png
+    Example: ringfly profile build/gpt2-tiny --executor rtl
+    """
+    from host.errors import BadInput
+    from host.runtime.request import check_executor
+
+    check_executor(executor, ("timing", "rtl"))
+    if (program_dir is None) == (model is None):
+        raise BadInput(
+            "give either a program folder or --model", expected="one of them", hint="See `ringfly profile -h`."
+        )
+    for name, value in (("--core", core), ("--context", context)):
+        if program_dir is not None and value is not None:
+            raise BadInput(
+                f"a program folder has its own core and cache: no {name} beside it",
+                value=value,
+                expected="--model, or a folder alone",
+                hint=f"Leave {name} out, or compile the model anew: `ringfly compile {name} {value} ...`.",
+            )
+    if executor == "rtl" and (program_dir is None or trace is not None or png is not None):
+        raise BadInput(
+            "gateware has counters only, and runs a program folder: no --model, --trace or --png with --executor rtl",
+            value=executor,
+            expected="timing",
+            hint="Leave --executor rtl out, or compile the model and give its folder.",
+        )
+    for path, what, example in ((trace, "trace data", "step.json"), (png, "pictures", "step.png")):
+        if path is not None:
+            check_output_file(path, what, example)
+    from host.bench.profile import chosen_run, profile_gateware, profile_step
+    from host.bench.timed_program import TimedProgram
+
+    with quiet_stdout(as_json):
+        if program_dir is not None:
+            timed = TimedProgram.of_folder(program_dir, memory, seed)
+        else:
+            timed = TimedProgram.of_model(str(model), core or DEFAULT_CORE, context, memory, seed)
+        run = chosen_run(timed, kv, tokens, on_gateware=executor == "rtl")
+        if program_dir is not None and executor == "rtl":
+            facts = profile_gateware(timed, run, program_dir, seed).facts()
+        else:
+            profile = profile_step(timed, run)
+            facts = {**profile.facts(), "trace": trace, "png": png}
+            _write_files(profile, trace, png)
+    if as_json:
+        write_json("profile", facts)
+    else:
+        lines = gateware_lines(facts) if executor == "rtl" else profile_lines(facts)
+        sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _write_files(profile: StepProfile, trace: Path | None, png: Path | None) -> None:
+    if trace is not None:
+        trace.write_text(json.dumps(profile.trace(), separators=(",", ":")) + "\n", encoding="utf-8")
+    if png is not None:
+        from host.bench.profile_figure import write_figure
+
+        write_figure(profile, png)

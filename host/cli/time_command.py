@@ -1,0 +1,90 @@
+"""``ringfly time``: cycles and milliseconds of a decode step or a prompt of any model, without weights."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from host.cli.cycle_text import bucket_lines
+from host.cli.output import command_errors, quiet_stdout, write_json
+from host.cli.progress import Progress
+
+__all__ = ["time_command"]
+
+
+@command_errors("time")
+def time_command(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A known size: gpt2-124m, gpt2-345m, gpt2-774m, gpt2-xl, gpt2-1.5b-dfx; or a checkpoint folder, of "
+            "which only config.json is read."
+        ),
+    ],
+    kv: Annotated[int | None, typer.Option(help="Positions that the step attends to, the newest included.")] = None,
+    prompt: Annotated[
+        int | None, typer.Option(help="Tokens of a prompt: time its prefill, and the step behind it.")
+    ] = None,
+    boards: Annotated[int, typer.Option(help="Boards that share the model; this version has one.")] = 1,
+    core: Annotated[
+        str, typer.Option(help="The accelerator core: 16x4, 64x16 (products per lane x lanes), or a JSON file.")
+    ] = "64x16",
+    memory: Annotated[
+        str,
+        typer.Option(help="u280: its HBM as measured. ideal: a fixed delay, no refresh, every port at its full rate."),
+    ] = "u280",
+    seed: Annotated[int, typer.Option(help="Seed of the phases of the memory's refreshes.")] = 0,
+    context: Annotated[
+        int | None, typer.Option(help="Positions of the key/value cache; default: as many as model and core allow.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> int:
+    """Say how long a decode step or a prompt takes, and name every cycle that was not used.
+
+    The cycles are simulated without data, from the sizes of the model alone. Give --kv or --prompt.
+
+    Example: ringfly time --model gpt2-345m --kv 128
+    Example: ringfly time --model gpt2-xl --prompt 64 --memory ideal --json
+    """
+    from host.bench.step_time import time_step
+    from host.bench.timed_program import TimedProgram, check_boards
+    from host.errors import BadInput
+
+    check_boards(boards)
+    if (kv is None) == (prompt is None):
+        raise BadInput(
+            "give either --kv or --prompt",
+            value={"kv": kv, "prompt": prompt},
+            expected="one of them",
+            hint="--kv 128 times a step that attends to 128 positions, --prompt 64 a prompt of 64 tokens.",
+        )
+    progress = Progress()
+    with quiet_stdout(as_json):
+        report = time_step(TimedProgram.of_model(model, core, context, memory, seed), kv, prompt, progress)
+    progress.clear()
+    if as_json:
+        write_json("time", report)
+        return 0
+    sys.stdout.write("\n".join(_lines(report)) + "\n")
+    return 0
+
+
+def _lines(report: dict) -> list[str]:  # type: ignore[type-arg]
+    conditions = report["conditions"]
+    clock_mhz = conditions["assumed_clock_mhz"]
+    lines = [f"{report['model']}, core {report['core']}, memory {report['memory']}; clocks {conditions['clocks']}"]
+    if report["prefill_cycles"] is not None:
+        lines.append(
+            f"prompt of {report['prompt']:,}: {report['prefill_cycles']:,} cycles to the first token, "
+            f"{report['prefill_ms_at_200mhz']:.3f} ms at an assumed {clock_mhz} MHz"
+        )
+        lines.append(f"  {conditions['prefill']['method']}")
+    lines.append(
+        f"step, positions attended {report['kv']:,}: {report['cycles']:,} cycles, "
+        f"{report['ms_per_token_at_200mhz']:.4f} ms at an assumed {clock_mhz} MHz"
+    )
+    lines += bucket_lines(report)
+    lines.append(f"Verilog {report['verilog_sha256'][:16]}, cycles by {report['cycles_source']}")
+    return lines
