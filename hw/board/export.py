@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 
 from amaranth.back import verilog
@@ -19,6 +20,7 @@ __all__ = ["Export", "export_verilog"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME_MAP_FORMAT = "ringfly-names/1"
+_SOURCE_ATTRIBUTE = re.compile(r'^ *\(\* src = "[^"]*" \*\)\n', re.MULTILINE)  # memories keep theirs: absolute paths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +82,7 @@ def export_verilog(top: wiring.Component, shared: Mapping[str, wiring.Component]
         if component is top:
             instances = {".".join((name, *path)): kind for path, kind in found.items()}
         text, signals = verilog.convert_fragment(fragment, ports, module, strip_internal_attrs=True)
-        texts.append(text)
+        texts.append(_SOURCE_ATTRIBUTE.sub("", text))
         modules[module] = [
             {
                 "path": ".".join((*path[:-1], signal.name)),

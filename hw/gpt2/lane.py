@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
@@ -22,7 +24,7 @@ __all__ = ["Lane", "lane_module"]
 
 def lane_module(config: CoreConfig) -> str:
     """Name of the Verilog module that all lanes of a core are. Its outputs come from registers."""
-    return f"ringfly_lane_{config.name}"
+    return "ringfly_lane_" + re.sub(r"\W", "_", config.name)
 
 
 class Lane(wiring.Component):

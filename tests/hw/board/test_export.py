@@ -12,6 +12,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
+from hw.board.channel_port import ChannelPort
 from hw.board.export import export_verilog
 from hw.bus.shared import Shared, flat_ports
 
@@ -213,3 +214,8 @@ def test_port_names_must_differ():
 
     with pytest.raises(ValueError, match="'a_b'"):
         flat_ports(Clash())
+
+
+def test_text_names_no_file():
+    text = export_verilog(ChannelPort(256, 32), {}, "port").text
+    assert "src = " not in text and ".py" not in text

@@ -9,12 +9,24 @@ from sim.rtl.pysim import run_testbench
 
 
 class Counter(wiring.Component):
-    def __init__(self):
+    def __init__(self, domain="sync"):
+        self.domain = domain
         super().__init__({"count": Out(8)})
 
     def elaborate(self, platform):
         m = Module()
-        m.d.sync += self.count.eq(self.count + 1)
+        m.d[self.domain] += self.count.eq(self.count + 1)
+        return m
+
+
+class TwoCounters(wiring.Component):
+    def __init__(self):
+        self.ours, self.theirs = Counter(), Counter("port")
+        super().__init__({})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules += [self.ours, self.theirs]
         return m
 
 
@@ -42,3 +54,17 @@ def test_ends_with_the_main_testbench():
 def test_the_limit_is_an_error_that_says_how_far_it_got():
     with pytest.raises(AssertionError, match=r"(49|50|51) ticks seen within 50 cycles"):
         run(goal=200, cycles=50)
+
+
+@pytest.mark.parametrize("period, phase, seen", [(8, 4, 39), (16, 9, 20), (16, 10, 19), (40, 39, 7)])
+def test_every_domain_has_its_clock(period, phase, seen):
+    """Both counters when the first one has seen 20 edges: in the 313th unit of time."""
+    dut, found = TwoCounters(), []
+
+    async def main(ctx):
+        for _ in range(20):
+            await ctx.tick()
+        found.append((ctx.get(dut.ours.count), ctx.get(dut.theirs.count)))
+
+    run_testbench(dut, main, cycles=100, clocks={"sync": (16, 9), "port": (period, phase)})
+    assert found == [(20, seen)]
