@@ -1,6 +1,8 @@
 """One lane against the golden models: products, parameters, LayerNorm, residual, GELU, key and value patches,
 exponentials."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from amaranth.hdl import Module
@@ -8,7 +10,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.gpt2.config import core_config
-from hw.gpt2.lane import Lane
+from hw.gpt2.lane import Lane, lane_module
 from hw.gpt2.tags import Stages
 from hw.numerics.convert import fp16_to_fp32, fp32_to_fp16
 from hw.numerics.dot import dot_tile
@@ -181,6 +183,11 @@ def test_outputs_come_from_registers():
     """Whoever compiles the lane apart (sim.rtl.hierarchy) relies on it."""
     assert last_outputs(Lane(CONFIG), False) == last_outputs(Lane(CONFIG), True)
     assert last_outputs(Through(), False) != last_outputs(Through(), True)  # twin
+
+
+def test_module_name_is_an_identifier():
+    assert lane_module(CONFIG) == "ringfly_lane_16x4"
+    assert lane_module(dataclasses.replace(CONFIG, name="16x4 fast-ports.2")).isidentifier()
 
 
 def test_fewer_guard_bits_differ(unit):
