@@ -6,7 +6,6 @@ import ctypes
 import dataclasses
 import functools
 import pathlib
-import subprocess
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,8 +13,8 @@ import numpy.typing as npt
 
 from sim.devices.hbm_timing import HbmTiming
 from sim.devices.memory_config import DeviceTiming, MemoryConfig, device_sources
-from sim.rtl.build_cache import BuildError, cached_folder
-from sim.rtl.toolchain import find_toolchain
+from sim.rtl.build_cache import BuildError
+from sim.rtl.cpp_library import build_cpp_library
 
 __all__ = [
     "Port",
@@ -29,8 +28,6 @@ __all__ = [
 ]
 
 _HERE = pathlib.Path(__file__).parent
-_FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC")
-_COMPILE_LIMIT_S = 300.0
 _REQUEST = np.dtype(
     [("offset", "u8"), ("not_before", "u8"), ("beats", "u4"), ("channel", "u2"), ("write", "u2")], align=True
 )
@@ -50,21 +47,7 @@ def model_sources() -> dict[str, str]:
 
 def compile_models(sources: Mapping[str, str]) -> ctypes.CDLL:
     """Compile models, once for the same sources. Raises BuildError or ToolMissingError."""
-    tools = find_toolchain()
-
-    def build(folder: pathlib.Path) -> None:
-        for name, text in sources.items():
-            (folder / name).write_text(text)
-        command = [str(tools.cxx), *_FLAGS, "-o", "devices.so", "traffic.cpp"]
-        try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise BuildError(f"{' '.join(command)} has not ended within {_COMPILE_LIMIT_S:.0f} s") from None
-        if done.returncode:
-            raise BuildError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stderr[-4000:]}")
-
-    recipe = [tools.cxx_version, *_FLAGS, *(text for item in sorted(sources.items()) for text in item)]
-    library = ctypes.CDLL(str(cached_folder("devices", recipe, build) / "devices.so"))
+    library = ctypes.CDLL(str(build_cpp_library("devices", sources, "traffic.cpp")))
     wide, pointer, number, flag = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int
     library.traffic_run.argtypes = [pointer, wide, number, pointer, *[wide] * 4, flag, pointer, pointer]
     library.switch_run.argtypes = [pointer, *[number] * 4, wide, pointer, *[wide] * 3, pointer]

@@ -14,7 +14,15 @@ from collections.abc import Mapping, Sequence
 from sim.rtl.build_cache import BuildError, cached_folder
 from sim.rtl.toolchain import Toolchain, find_toolchain
 
-__all__ = ["COMPILE_FLAGS", "QUICK_COMPILE_FLAGS", "VERILATE_FLAGS", "BuildError", "build_library", "build_objects"]
+__all__ = [
+    "COMPILE_FLAGS",
+    "QUICK_COMPILE_FLAGS",
+    "VERILATE_FLAGS",
+    "BuildError",
+    "build_library",
+    "build_objects",
+    "native_flags",
+]
 
 VERILATE_FLAGS = (
     "-O3",
@@ -53,7 +61,7 @@ class _Recipe:
         tools = find_toolchain()
         defines = (*_DEFINES, f"-DVM_TRACE={int(trace)}", f"-DVM_TRACE_FST={int(trace)}")
         # the machine matters where -march=native is used
-        machine = _native_flags(tools) if "-march=native" in compile_flags else ""
+        machine = native_flags(tools) if "-march=native" in compile_flags else ""
         tracing = ("--trace-fst",) if trace else ()
         return cls(
             tools,
@@ -178,7 +186,8 @@ def build_library(
     return cached_folder(name, [*key, joined.name] if joined else key, build_model) / "model.so"
 
 
-def _native_flags(tools: Toolchain) -> str:
+def native_flags(tools: Toolchain) -> str:
+    """What ``-march=native`` means to the compiler on this machine: part of the cache key where it is used."""
     return _asked(tools, "-march=native", "-Q", "--help=target").stdout
 
 

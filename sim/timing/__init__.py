@@ -2,6 +2,6 @@
 
 from .overrides import TimingOverrides
 from .result import SPAN_COLUMNS, Event, TimingResult
-from .run import Memory, TimingError, run_timing
+from .run import TimingError, run_timing
 
-__all__ = ["SPAN_COLUMNS", "Event", "Memory", "TimingError", "TimingOverrides", "TimingResult", "run_timing"]
+__all__ = ["SPAN_COLUMNS", "Event", "TimingError", "TimingOverrides", "TimingResult", "run_timing"]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from hw.board.board_model import BoardStuckError
 from hw.board.gpt2_map import STALL_CAUSES, gpt2_register_map
 from hw.board.program import MemoryImage, Program
+from sim.devices.memory_config import DeviceTiming
 from sim.programs.image_builder import write_image
 from sim.programs.random_case import RandomCase
 from sim.rtl.board import RtlBoard
@@ -20,7 +21,7 @@ from sim.rtl.build import BuiltBoard
 from sim.timing.attribution import AttributionError, Ledger, counter_attribution
 from sim.timing.overrides import TimingOverrides
 from sim.timing.result import TimingResult
-from sim.timing.run import Memory, run_timing
+from sim.timing.run import run_timing
 
 __all__ = [
     "Comparison",
@@ -115,11 +116,11 @@ class GatewareRun:
 
     run: Run
     memory_name: str
-    memory: Memory
+    memory: DeviceTiming
     counters: Mapping[str, int]
     tokens: Sequence[int]
 
-    def compared(self, *, memory: Memory | None = None, overrides: TimingOverrides | None = None) -> Comparison:
+    def compared(self, *, memory: DeviceTiming | None = None, overrides: TimingOverrides | None = None) -> Comparison:
         """Run the timing model, with the tokens that the gateware generated.
 
         ``memory`` and ``overrides`` make it differ on purpose. Raises TimingError.
@@ -151,7 +152,9 @@ def folder_run(path: pathlib.Path, position: int, prompt_end: int, new_tokens: i
     return Run(f"{path.name} {program.core.name} {position}..{prompt_end}+{new_tokens}", program, image, tokens, run)
 
 
-def gateware_run(run: Run, built: BuiltBoard, memory: Memory, name: str, *, max_cycles: int = 1 << 32) -> GatewareRun:
+def gateware_run(
+    run: Run, built: BuiltBoard, memory: DeviceTiming, name: str, *, max_cycles: int = 1 << 32
+) -> GatewareRun:
     """Run ``run`` on the gateware with ``memory``, which is called ``name``. Raises BoardError."""
     products = built.config.tile * built.config.lanes
     threads = min(2, len(os.sched_getaffinity(0))) if products >= _THREADED_PRODUCTS else 1
@@ -163,7 +166,7 @@ def gateware_run(run: Run, built: BuiltBoard, memory: Memory, name: str, *, max_
 def compare(
     run: Run,
     built: BuiltBoard,
-    memory: Memory,
+    memory: DeviceTiming,
     *,
     name: str,
     overrides: TimingOverrides | None = None,
@@ -174,13 +177,13 @@ def compare(
 
 
 def run_model(
-    run: Run, tokens: Sequence[int], memory: Memory, overrides: TimingOverrides | None = None
+    run: Run, tokens: Sequence[int], memory: DeviceTiming, overrides: TimingOverrides | None = None
 ) -> dict[str, int]:
     """Counters of the timing model, as in ``Comparison``; ``tokens`` with those that the gateware generated."""
     return _counters(_timed(run, tokens, memory, overrides))
 
 
-def _timed(run: Run, tokens: Sequence[int], memory: Memory, overrides: TimingOverrides | None) -> TimingResult:
+def _timed(run: Run, tokens: Sequence[int], memory: DeviceTiming, overrides: TimingOverrides | None) -> TimingResult:
     registers = run.registers
     return run_timing(
         run.program,

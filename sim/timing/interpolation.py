@@ -15,9 +15,10 @@ from itertools import pairwise
 
 from hw.board.program import Program
 from hw.gpt2.isa import Access, AccessKind
+from sim.devices.memory_config import DeviceTiming
 from sim.timing.overrides import TimingOverrides
 from sim.timing.result import TimingResult
-from sim.timing.run import Memory, run_timing
+from sim.timing.run import run_timing
 
 __all__ = ["TOLERANCE", "Curve", "Prefill", "Proof", "prefill", "step_cycles", "step_rows"]
 
@@ -49,7 +50,7 @@ def step_rows(program: Program, attended: int, *, prompt: bool = False) -> int:
 def step_cycles(
     program: Program,
     attended: int,
-    memory: Memory,
+    memory: DeviceTiming,
     *,
     prompt: bool = False,
     overrides: TimingOverrides | None = None,
@@ -190,7 +191,7 @@ class Prefill:
 def prefill(
     program: Program,
     prompt_tokens: int,
-    memory: Memory,
+    memory: DeviceTiming,
     *,
     exact_rows: int = _EXACT_ROWS,
     overrides: TimingOverrides | None = None,

@@ -5,28 +5,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import pathlib
-import subprocess
 from collections.abc import Mapping
 
 from sim.devices.memory_config import MemoryConfig, device_sources
-from sim.rtl.build_cache import BuildError, cached_folder
-from sim.rtl.toolchain import find_toolchain
+from sim.rtl.cpp_library import build_cpp_library
 from sim.timing.hardware import hardware_header
 
 __all__ = ["load_library"]
 
 _HERE = pathlib.Path(__file__).parent
-_FLAGS = (
-    "-std=c++20",
-    "-O2",
-    "-march=native",
-    "-fPIC",
-    "-shared",
-    "-fvisibility=hidden",
-    "-fvisibility-inlines-hidden",
-)
-_LIMIT_S = 300.0
-
 _POINTER, _U64, _INT = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
 _SIGNATURES: Mapping[str, tuple[object, tuple[object, ...]]] = {
     "timing_new": (
@@ -49,22 +36,8 @@ def _sources() -> dict[str, str]:
 @functools.cache
 def load_library() -> ctypes.CDLL:
     """The compiled model with the types of its functions set. Raises BuildError if the compiler fails."""
-    tools = find_toolchain()
-    sources = _sources()
-
-    def build(folder: pathlib.Path) -> None:
-        for name, text in sources.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        command = [str(tools.cxx), *_FLAGS, "-I.", "-o", "timing.so", "board.cpp"]
-        try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise BuildError(f"{' '.join(command)} has not ended within {_LIMIT_S:.0f} s") from None
-        if done.returncode:
-            raise BuildError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stderr[-4000:]}")
-
-    recipe = [tools.cxx_version, *_FLAGS, *(text for item in sorted(sources.items()) for text in item)]
-    library = ctypes.CDLL(str(cached_folder("timing", recipe, build) / "timing.so"))
+    flags = ("-fvisibility=hidden", "-fvisibility-inlines-hidden")
+    library = ctypes.CDLL(str(build_cpp_library("timing", _sources(), "board.cpp", flags)))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,28 +12,17 @@ from numpy.typing import NDArray
 from hw.board.board_model import BANK_BYTES
 from hw.board.program import Program
 from hw.gpt2.isa import ACCESS_FIELDS, FIELDS, Access, Instruction
-from sim.devices.memory_config import MemoryConfig
+from sim.devices.memory_config import DeviceTiming
 from sim.timing.hardware import REGISTERS, STOP_IDS, core_sizes, size_words
 from sim.timing.library import load_library
 from sim.timing.overrides import TimingOverrides
 from sim.timing.result import TimingResult, read_result
 
-__all__ = ["Memory", "TimingError", "run_timing"]
+__all__ = ["TimingError", "run_timing"]
 
 
 class TimingError(RuntimeError):
     """A run that makes no progress or does not end within its limit: the program is not legal, or the limit too low."""
-
-
-class Memory(Protocol):
-    """What stands behind the memory ports: ``MemoryTiming``, ``HbmTiming`` or ``DdrTiming``."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of all draws."""
-
-    def memory_config(self, port_mhz: int, port_bytes: int) -> MemoryConfig:
-        """The parameters of the C++ model."""
 
 
 class _Outcome(enum.IntEnum):
@@ -50,7 +38,7 @@ def run_timing(
     position: int,
     prompt_end: int,
     max_new_tokens: int,
-    memory: Memory,
+    memory: DeviceTiming,
     tokens: Sequence[int] = (),
     flags: int = 0,
     stop_ids: Sequence[int] = (),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from hw.board.program import Program
+from sim.devices.memory_config import DeviceTiming
 from sim.timing.result import TimingResult
-from sim.timing.run import Memory, run_timing
+from sim.timing.run import run_timing
 
 __all__ = ["STEP_MEANING", "DecodeRun"]
 
@@ -64,7 +65,7 @@ class DecodeRun:
             return "the only step of a run, from the run's start to its last tile"
         return STEP_MEANING.format(steps=self.steps)
 
-    def time(self, program: Program, memory: Memory, *, events: bool = False) -> TimingResult:
+    def time(self, program: Program, memory: DeviceTiming, *, events: bool = False) -> TimingResult:
         """Run it on the timing model. Raises TimingError; ValueError for a program that does not fit its core."""
         return run_timing(
             program,

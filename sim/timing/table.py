@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hw.gpt2.config import core_config
 from sim.devices.hbm_timing import HbmTiming
+from sim.devices.memory_config import DeviceTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.programs.random_case import random_case
 from sim.rtl.build import BuiltBoard, build_board
 from sim.timing.comparison import Comparison, GatewareRun, Run, case_run, folder_run, gateware_run
-from sim.timing.run import Memory
 from sim.timing.twins import TWINS, Twin
 
 __all__ = ["Row", "Table", "exit_code", "main", "memories", "model_row", "parsed", "random_rows", "table_parser"]
@@ -51,7 +51,7 @@ class Row:
         return cls(ran, ran.compared(), pairs)
 
 
-def memories(seed: int) -> tuple[tuple[str, Memory], ...]:
+def memories(seed: int) -> tuple[tuple[str, DeviceTiming], ...]:
     """Name and timing of the memories that each random program runs with."""
     return (
         ("fixed", MemoryTiming()),

@@ -6,9 +6,9 @@ import dataclasses
 
 from hw.gpt2.config import CoreConfig
 from sim.devices.hbm_timing import HbmTiming
+from sim.devices.memory_config import DeviceTiming
 from sim.timing.hardware import Sizes, core_sizes
 from sim.timing.overrides import TimingOverrides
-from sim.timing.run import Memory
 
 __all__ = ["TWINS", "Twin"]
 
@@ -43,13 +43,13 @@ class Twin:
             f"cannot change {text!r}; use fifo_words=N, refresh=off or STAGE=+N, STAGE one of {', '.join(known)}"
         )
 
-    def memory(self, memory: Memory) -> Memory:
+    def memory(self, memory: DeviceTiming) -> DeviceTiming:
         """The memory that the timing model sees."""
         if self.refresh or not isinstance(memory, HbmTiming):
             return memory
         return dataclasses.replace(memory, refresh_interval_ns=0.0)
 
-    def why_unnoticed(self, core: CoreConfig, memory: Memory) -> str:
+    def why_unnoticed(self, core: CoreConfig, memory: DeviceTiming) -> str:
         """What it means that not one counter of a run changes."""
         if not self.refresh:
             return "no refresh delays it" if isinstance(memory, HbmTiming) else "its memory has no refresh"
