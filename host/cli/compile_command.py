@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from host.cli.options import ContextOption, CoreOption, JsonOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
 
@@ -26,12 +27,8 @@ def compile_command(
     out: Annotated[
         Path, typer.Option(help="Folder to make. An earlier program there is replaced, anything else refused.")
     ],
-    core: Annotated[
-        str, typer.Option(help="The accelerator core: 16x4, 64x16 (products per lane x lanes), or a JSON file.")
-    ] = "16x4",
-    context: Annotated[
-        int | None, typer.Option(help="Positions of the key/value cache; default: as many as model and core allow.")
-    ] = None,
+    core: CoreOption = "16x4",
+    context: ContextOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a known size's weights; default: 0.")] = None,
     seeded_kv: Annotated[
         int,
@@ -45,7 +42,7 @@ def compile_command(
         bool,
         typer.Option("--explain", help="Print the memory map, every instruction, and the ideal cycles of a token."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Turn a GPT-2 into the program and memory image of one board.
 
@@ -53,6 +50,7 @@ def compile_command(
     the core is listed at once, before a byte is written. Run the result with `ringfly sim`.
 
     Example: ringfly compile --model checkpoints/gpt2-tiny --core 16x4 --out build/gpt2-tiny --explain
+
     Example: ringfly compile --model gpt2-345m --seed 1 --core 64x16 --seeded-kv 127 --out build/345m
     """
     from host.compiler import chosen_core, chosen_model, compile_model

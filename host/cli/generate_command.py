@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from host.cli.options import ContextOption, CoreOption
 from host.cli.output import EXIT_WRONG, command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
 
@@ -33,9 +34,7 @@ def generate_command(
             "quickly. torch: PyTorch fp32, for comparison."
         ),
     ] = "rtl",
-    core: Annotated[
-        str, typer.Option(help="The accelerator core: 16x4, 64x16 (products per lane x lanes), or a JSON file.")
-    ] = "16x4",
+    core: CoreOption = "16x4",
     temperature: Annotated[
         float, typer.Option(help="0: always the most probable token. Above 0: draw, the flatter the higher.")
     ] = 0.0,
@@ -43,9 +42,7 @@ def generate_command(
     seed: Annotated[
         int, typer.Option(help="Seed of the draws: the same seed gives the same text on every executor.")
     ] = 0,
-    context: Annotated[
-        int | None, typer.Option(help="Positions of the key/value cache; default: as many as model and core allow.")
-    ] = None,
+    context: ContextOption = None,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Judge each token by PyTorch fp32 (not when drawing).")
     ] = True,

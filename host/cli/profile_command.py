@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from host.cli.cycle_text import gateware_lines, profile_lines
+from host.cli.options import SIZES_HELP, JsonOption, MemoryOption, RefreshSeedOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.output_file import check_output_file
 
@@ -26,13 +27,7 @@ def profile_command(
     program_dir: Annotated[
         Path | None, typer.Argument(help="Folder that `ringfly compile` wrote; or give --model.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A known size: gpt2-124m, gpt2-345m, gpt2-774m, gpt2-xl, gpt2-1.5b-dfx; or a checkpoint folder, of "
-            "which only config.json is read."
-        ),
-    ] = None,
+    model: Annotated[str | None, typer.Option(help=SIZES_HELP)] = None,
     kv: Annotated[
         int | None,
         typer.Option(
@@ -47,11 +42,8 @@ def profile_command(
     context: Annotated[
         int | None, typer.Option(help="With --model: positions of the key/value cache; default: as many as fit.")
     ] = None,
-    memory: Annotated[
-        str,
-        typer.Option(help="u280: its HBM as measured. ideal: a fixed delay, no refresh, every port at its full rate."),
-    ] = "u280",
-    seed: Annotated[int, typer.Option(help="Seed of the phases of the memory's refreshes.")] = 0,
+    memory: MemoryOption = "u280",
+    seed: RefreshSeedOption = 0,
     executor: Annotated[
         str,
         typer.Option(
@@ -65,13 +57,14 @@ def profile_command(
     png: Annotated[
         Path | None, typer.Option(help="Write a picture of the lost cycles and of one layer to this file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Name what every cycle of a decode step was used for.
 
     docs/profile.md says what each bucket holds.
 
     Example: ringfly profile --model gpt2-345m --kv 128 --trace step.json --png step.png
+
     Example: ringfly profile build/gpt2-tiny --executor rtl
     """
     from host.errors import BadInput

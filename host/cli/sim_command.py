@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from host.cli.options import JsonOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.wave_window import WaveWindow
 
@@ -50,7 +51,7 @@ def sim_command(
     xclbin: Annotated[
         Path | None, typer.Option(help="xclbin of the kernel; default: the one that Ringfly keeps for the core.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Run a compiled program on one simulated board and print tokens, cycles and where they went.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from host.cli.cycle_text import bucket_lines
+from host.cli.options import ContextOption, CoreOption, JsonOption, MemoryOption, RefreshSeedOption, SizesOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
 
@@ -16,36 +17,24 @@ __all__ = ["time_command"]
 
 @command_errors("time")
 def time_command(
-    model: Annotated[
-        str,
-        typer.Option(
-            help="A known size: gpt2-124m, gpt2-345m, gpt2-774m, gpt2-xl, gpt2-1.5b-dfx; or a checkpoint folder, of "
-            "which only config.json is read."
-        ),
-    ],
+    model: SizesOption,
     kv: Annotated[int | None, typer.Option(help="Positions that the step attends to, the newest included.")] = None,
     prompt: Annotated[
         int | None, typer.Option(help="Tokens of a prompt: time its prefill, and the step behind it.")
     ] = None,
     boards: Annotated[int, typer.Option(help="Boards that share the model; this version has one.")] = 1,
-    core: Annotated[
-        str, typer.Option(help="The accelerator core: 16x4, 64x16 (products per lane x lanes), or a JSON file.")
-    ] = "64x16",
-    memory: Annotated[
-        str,
-        typer.Option(help="u280: its HBM as measured. ideal: a fixed delay, no refresh, every port at its full rate."),
-    ] = "u280",
-    seed: Annotated[int, typer.Option(help="Seed of the phases of the memory's refreshes.")] = 0,
-    context: Annotated[
-        int | None, typer.Option(help="Positions of the key/value cache; default: as many as model and core allow.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    core: CoreOption = "64x16",
+    memory: MemoryOption = "u280",
+    seed: RefreshSeedOption = 0,
+    context: ContextOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Say how long a decode step or a prompt takes, and name every cycle that was not used.
 
     The cycles are simulated without data, from the sizes of the model alone. Give --kv or --prompt.
 
     Example: ringfly time --model gpt2-345m --kv 128
+
     Example: ringfly time --model gpt2-xl --prompt 64 --memory ideal --json
     """
     from host.bench.step_time import time_step

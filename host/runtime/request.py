@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from host.driver.run_request import MAX_STOP_IDS
@@ -30,27 +30,25 @@ EXECUTORS = (*BOARD_EXECUTORS, "torch")
 
 def check_executor(executor: str, known: Sequence[str] = EXECUTORS) -> None:
     """Raise BadInput for an executor that is not `known`."""
-    if executor not in known:
-        raise BadInput(
-            f"unknown executor {executor!r}",
-            kind="unknown_executor",
-            value=executor,
-            expected=list(known),
-            hint="Use one of: " + ", ".join(known) + ".",
-        )
+    _check_known("executor", executor, {name: name for name in known})
 
 
 def check_memory(memory: str) -> None:
     """Raise BadInput for a memory that `sim.devices.named` does not know."""
     from sim.devices.named import MEMORIES
 
-    if memory not in MEMORIES:
+    _check_known("memory", memory, {name: f"{name} ({what})" for name, what in MEMORIES.items()})
+
+
+def _check_known(what: str, name: str, known: Mapping[str, str]) -> None:
+    """Raise BadInput unless `name` is among the `known`, which come with what the hint calls them."""
+    if name not in known:
         raise BadInput(
-            f"unknown memory {memory!r}",
-            kind="unknown_memory",
-            value=memory,
-            expected=list(MEMORIES),
-            hint="Use one of: " + ", ".join(f"{name} ({what})" for name, what in MEMORIES.items()) + ".",
+            f"unknown {what} {name!r}",
+            kind=f"unknown_{what}",
+            value=name,
+            expected=list(known),
+            hint="Use one of: " + ", ".join(known.values()) + ".",
         )
 
 
