@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 IDENTITY = 0x52464C59  # "RFLY"
-INTERFACE_VERSION = 0x0001_0000  # major << 16 | minor; the host refuses another major
+INTERFACE_VERSION = 0x0001_0001  # major << 16 | minor; the host refuses another major
 
 STALL_MEANINGS = {
     "token": "at a token boundary, waiting for the arg-max",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from amaranth.hdl import ClockDomain, DomainRenamer, Module, Signal
+from amaranth.hdl import ClockDomain, DomainRenamer, Module
 from amaranth.lib import wiring
-from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
 from hw.board.control import Gpt2Control
 from hw.board.core_interface import ADDRESS_BITS, core_members
 from hw.board.gpt2_map import STALL_CAUSES, RunState
+from hw.board.resets import CrossedResets
 from hw.bus.axi import Axi4Signature, AxiLiteSignature
 from hw.gpt2.config import CoreConfig
 
@@ -85,14 +85,14 @@ class U280Top(wiring.Component):
         sync.clk = core_domain.clk = kernel.clk = self.ap_clk  # one clock, so nothing crosses
         port.clk = self.ap_clk_2
         m.domains += [sync, core_domain, kernel, port]
-        port_reset, kernel_reset = Signal(), Signal()  # the reset of the other clock
-        m.submodules.port_reset = FFSynchronizer(~self.ap_rst_n, port_reset, o_domain="port")
-        m.submodules.kernel_reset = FFSynchronizer(~self.ap_rst_n_2, kernel_reset, o_domain="kernel")
+        m.submodules.resets = resets = CrossedResets()
         m.d.comb += [
-            kernel.rst.eq(~self.ap_rst_n | kernel_reset),
-            sync.rst.eq(kernel.rst),
-            core_domain.rst.eq(kernel.rst | control.core_reset),
-            port.rst.eq(~self.ap_rst_n_2 | port_reset),
+            resets.ap_rst_n.eq(self.ap_rst_n),
+            resets.ap_rst_n_2.eq(self.ap_rst_n_2),
+            kernel.rst.eq(resets.kernel),
+            sync.rst.eq(resets.kernel),
+            core_domain.rst.eq(resets.kernel | control.core_reset),
+            port.rst.eq(resets.port),
         ]
         m.submodules.control = control
         m.submodules.core = DomainRenamer("core")(core)

@@ -60,8 +60,11 @@ class Statistics(wiring.Component):
             last_later, set_later = Signal(name=f"last_{i}"), Signal(name=f"set_{i}")
             m.d.sync += [last_later.eq(last), set_later.eq(chosen)]
             last, chosen = last_later, set_later
-        soon = last  # the scalars take a fixed time
-        for i in range(scalars.latency - Stages(self.config).drain):
+        lead = scalars.latency - Stages(self.config).drain  # the scalars take a fixed time
+        if lead < 1:
+            raise ValueError(f"LayerNorm scalars take {scalars.latency} cycles, the drain stage must come earlier")
+        soon = last
+        for i in range(lead):
             soon_later = Signal(name=f"soon_{i}")
             m.d.sync += soon_later.eq(soon)
             soon = soon_later

@@ -336,7 +336,7 @@ def test_xclbin_of_another_version(device, tmp_path):
     path = write_xclbin(CORE, tmp_path / "old.xclbin", interface_version=0x0007_0003)
     with pytest.raises(VersionMismatch, match=r"version 7\.3, this Ringfly drives 1\.0") as caught:
         pynq.Overlay(str(path), device=device)
-    assert (caught.value.value, caught.value.expected, caught.value.exit_code) == ("7.3", "1.0", 2)
+    assert (caught.value.value, caught.value.expected, caught.value.exit_code) == ("7.3", "1.1", 2)
 
 
 def test_program_of_another_core(kernel, tiny):
