@@ -172,8 +172,8 @@ CORE_FAULTS = (
     Fault(
         "norm_scalars_early",
         "hw.gpt2.statistics",
-        "for i in range(scalars.latency - Stages(self.config).drain):",
-        "for i in range(scalars.latency - Stages(self.config).drain - 9):",
+        "for i in range(lead):",
+        "for i in range(lead - 9):",
         "LayerNorm scalars count as soon valid nine cycles too early",
         "programs",
     ),

@@ -17,6 +17,8 @@ import host.runtime.board_executor as board_executor
 from host.cli.main import main
 from host.driver.sim_device import SimU280Device
 from host.driver.xclbin import write_xclbin
+from host.driver.xclbin_info import version_text
+from hw.board.gpt2_map import INTERFACE_VERSION
 from hw.gpt2.config import core_config
 from sim.functional import FunctionalBoard
 from sw.models.checkpoint import Checkpoint
@@ -144,7 +146,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 def test_an_xclbin_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_xclbin(core_config("16x4"), tmp_path / "old.xclbin", interface_version=0x0009_0000)
     arguments = [*GENERATE, "--model", str(TINY), "--xclbin", str(path)]
-    _expect(arguments, 2, "version_mismatch", ["9.0", "1.0"], capsys)
+    _expect(arguments, 2, "version_mismatch", ["9.0", version_text(INTERFACE_VERSION)], capsys)
     (tmp_path / "text.xclbin").write_text("hello")
     arguments = [*GENERATE, "--model", str(TINY), "--xclbin", str(tmp_path / "text.xclbin")]
     _expect(arguments, 2, "bad_xclbin", ["text.xclbin"], capsys)
