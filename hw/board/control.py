@@ -11,6 +11,7 @@ from hw.board.core_interface import core_members, run_config_layout
 from hw.board.gpt2_map import (
     IDENTITY,
     INTERFACE_VERSION,
+    MAX_BOARDS,
     STALL_CAUSES,
     ErrorCode,
     RunState,
@@ -111,15 +112,18 @@ class Gpt2Control(wiring.Component):
         quiet = Signal(range(DRAIN_CYCLES + 1))
         left = Signal(range(RESET_CYCLES + 1))
         position, prompt_end, limit = registers["position"], registers["prompt_end"], registers["context_limit"]
+        boards, most_boards = registers["ring_boards"], MAX_BOARDS if config.has_ring else 1
         in_range = (
             (position < limit)
             & (prompt_end > position)
             & (prompt_end <= limit)
             & (limit <= config.context)
             & (registers["max_new_tokens"] != 0)
+            & ((boards <= 1) | ((boards <= most_boards) & (registers["ring_board"] < boards)))
         )
         m.d.comb += [
             core.run.eq(self.state == RunState.RUN),
+            core.error.eq(error),
             core.tokens_valid.eq(tokens_valid),
             self.core_reset.eq(self.state == RunState.RESET),
         ]
@@ -192,7 +196,7 @@ class Gpt2Control(wiring.Component):
             "cancel": Const(0, 32),
         }
         for register in self.map:
-            if register.name.startswith("dump_"):
+            if register.name.startswith(("dump_", "link_")) and register.access == "r":
                 self._values[register.name] = getattr(self.core, register.name)
 
     def _memories(self, m: Module) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Member, Out
 
-from hw.board.gpt2_map import STALL_CAUSES, gpt2_register_map
+from hw.board.gpt2_map import LINK_PORTS, STALL_CAUSES, gpt2_register_map
+from hw.bus.axi_stream import AxiStreamSignature
 from hw.gpt2.config import CoreConfig
+from hw.link.frame import BEAT_BYTES
 
-__all__ = ["ADDRESS_BITS", "core_members", "run_config_layout"]
+__all__ = ["ADDRESS_BITS", "core_members", "link_members", "run_config_layout"]
 
 ADDRESS_BITS = 34  # byte addresses of the U280's HBM and DDR
 _BITS = {
@@ -26,6 +28,11 @@ _BITS = {
     "value_strips": 8,
     "embed_strips": 16,
     "logits_rows": 16,
+    "ring_boards": 4,
+    "ring_board": 3,
+    "ring_run": 8,
+    "ring_key": 64,
+    "token_offset": 20,
 }
 _ROW_BITS = 28
 
@@ -57,6 +64,7 @@ def core_members(config: CoreConfig) -> dict[str, Member]:
     Members
     -------
     ``run`` : 1 while the kernel is in state RUN. When it falls the core takes no further step and empties itself.
+    ``error`` : the register, from the cycle on in which ``run`` falls.
     ``cfg`` : the run registers, constant while ``run`` is 1 and until ``drained``.
     ``instr_addr``/``instr_data``, ``desc_addr``/``desc_data`` : instruction and access memory; data one cycle after
         the address.
@@ -69,10 +77,11 @@ def core_members(config: CoreConfig) -> dict[str, Member]:
         ``fail_info``.
     ``drained`` : no read or write is outstanding and all pipelines are empty; looked at only while ``run`` is 0.
     ``tile`` : a tile or parameter row was issued in this cycle; ``stall`` : else why not, an index into STALL_CAUSES.
-    ``dump_*`` : state for people, as in the register map.
+    ``dump_*``, ``link_*`` : state for people, as in the register map.
     """
     members = {
         "run": In(1),
+        "error": In(8),
         "cfg": In(run_config_layout(config)),
         "instr_addr": Out(range(config.instructions)),
         "instr_data": In(128),
@@ -95,6 +104,18 @@ def core_members(config: CoreConfig) -> dict[str, Member]:
         "stall": Out(range(len(STALL_CAUSES))),
     }
     for register in gpt2_register_map(config):
-        if register.name.startswith("dump_"):
+        if register.name.startswith(("dump_", "link_")) and register.access == "r":
             members[register.name] = Out(32)
+    return members
+
+
+def link_members() -> dict[str, Member]:
+    """The two QSFP ports, seen from the kernel: ``link_q_up`` (channel up), ``link_q_tx``, ``link_q_rx``."""
+    members: dict[str, Member] = {}
+    for q in range(LINK_PORTS):
+        members |= {
+            f"link_{q}_up": In(1),
+            f"link_{q}_tx": Out(AxiStreamSignature(8 * BEAT_BYTES, ready=True)),
+            f"link_{q}_rx": In(AxiStreamSignature(8 * BEAT_BYTES, ready=False)),
+        }
     return members

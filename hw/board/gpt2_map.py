@@ -10,6 +10,9 @@ from hw.gpt2.config import CoreConfig
 __all__ = [
     "IDENTITY",
     "INTERFACE_VERSION",
+    "LINK_COUNTERS",
+    "LINK_PORTS",
+    "MAX_BOARDS",
     "STALL_CAUSES",
     "STALL_MEANINGS",
     "ErrorCode",
@@ -19,7 +22,7 @@ __all__ = [
 ]
 
 IDENTITY = 0x52464C59  # "RFLY"
-INTERFACE_VERSION = 0x0001_0001  # major << 16 | minor; the host refuses another major
+INTERFACE_VERSION = 0x0002_0000  # major << 16 | minor; the host refuses another major
 
 STALL_MEANINGS = {
     "token": "at a token boundary, waiting for the arg-max",
@@ -32,14 +35,26 @@ STALL_MEANINGS = {
     "softmax": "probabilities or their sum are not ready",
     "norm": "LayerNorm scalars are not ready",
     "operand": "an activation word is not complete",
+    "link": "another board's strips, sums or arg-max have not arrived",
     "new_kv": "the current token's key or value is not complete",
     "result": "destination strip has an older result under way",
+    "send": "the queue toward the other boards is full",
     "stream": "memory has not delivered",
     "drain": "run is ending: reads, writes and pipelines empty",
 }
 """Why the matrix unit did not issue a tile in a cycle, in order of priority."""
 
 STALL_CAUSES = tuple(STALL_MEANINGS)
+
+MAX_BOARDS = 8
+LINK_PORTS = 2  # 0 left, 1 right
+LINK_COUNTERS = {
+    "frames_sent": "frames sent, each counted once",
+    "frames_received": "frames received",
+    "frames_dropped": "frames dropped for a wrong CRC, length or sequence number",
+    "resends": "times that it went back to send again",
+}
+"""Counters of each port and what they count."""
 
 
 class ErrorCode(enum.IntEnum):
@@ -52,6 +67,13 @@ class ErrorCode(enum.IntEnum):
     READ = 4  # RRESP not OKAY; info = channel
     WRITE = 5  # BRESP not OKAY; info = channel
     START = 6  # start registers out of range; info = position
+    LINK_DOWN = 7  # info = port (0 left, 1 right) whose cable is dead
+    NO_HELLO = 8  # info: bit per port, no neighbour has begun this run within link_limit
+    RING_VERSION = 9  # info = port << 31 | the neighbour's interface version
+    RING_ORDER = 10  # info = port << 31 | the neighbour's ring_boards << 8 | its ring_board
+    RING_PROGRAM = 11  # info = port whose neighbour has another core or ring_key
+    PEER_SILENT = 12  # info = mask of silent boards, or (1 + strip address waited for) << 8
+    PEER_FAILED = 13  # info = board << 8 | its error
 
 
 class RunState(enum.IntEnum):
@@ -87,6 +109,18 @@ def gpt2_register_map(config: CoreConfig) -> RegisterMap:
         Register("tokens_valid", 0x048, 32, "r", "tokens[0 .. tokens_valid) are valid; grows while it runs"),
         Register("tiles", 0x050, 64, "r", "tiles issued in the last run (parameter rows included)"),
         Register("first_token_cycles", 0x058, 64, "r", "cycles from start to the run's first new token, 0 before it"),
+        Register(
+            "link_status",
+            0x060,
+            32,
+            "r",
+            "bits 0, 1: channel up at port 0 (left), 1 (right); 2, 3: port dead; 4: joined",
+        ),
+        *(
+            Register(f"link_{port}_{name}", 0x070 + 16 * port + 4 * i, 32, "r", f"port {port}: {what}, modulo 2^16")
+            for port in range(LINK_PORTS)
+            for i, (name, what) in enumerate(LINK_COUNTERS.items())
+        ),
         Register("position", 0x100, 32, "rw", "first position to process"),
         Register("prompt_end", 0x104, 32, "rw", "tokens[0 .. prompt_end) are given; > position"),
         Register("max_new_tokens", 0x108, 32, "rw", "tokens to generate, >= 1"),
@@ -114,6 +148,14 @@ def gpt2_register_map(config: CoreConfig) -> RegisterMap:
         Register("value_head_rows", 0x17C, 32, "rw", "value rows per head"),
         Register("logits_base", 0x180, 32, "rw", "first row of the logits region"),
         Register("logits_rows", 0x184, 32, "rw", "rows per position of the logits region"),
+        Register("ring_boards", 0x188, 32, "rw", "boards that share the model, 1 to 8; 0 counts as 1"),
+        Register("ring_board", 0x18C, 32, "rw", "place of this board in the ring, from 0"),
+        Register(
+            "ring_run", 0x190, 32, "rw", "number of the run, the same on all boards, another one each time; 8 bits kept"
+        ),
+        Register("link_limit", 0x194, 32, "rw", "cycles to wait for other boards before an error; 0: for ever"),
+        Register("ring_key", 0x198, 64, "rw", "the same on all boards that run parts of one plan"),
+        Register("token_offset", 0x1A0, 32, "rw", "token id of this board's first logit"),
         *(
             Register(f"hbm{c}", 0x200 + 8 * c, 64, "rw", f"byte address of row 0 on memory port {c}")
             for c in range(config.channels)
@@ -136,6 +178,10 @@ def gpt2_register_map(config: CoreConfig) -> RegisterMap:
                     ("dump_writes", "write responses outstanding over all ports"),
                     ("dump_committed", "layer instances whose keys and values are in memory"),
                     ("dump_units", "bit per busy unit: 0 writer, 1 statistics, 2 softmax, 3 arg-max"),
+                    (
+                        "dump_ring",
+                        "bit 0: waits for hello, 1: sums, 2: arg-max; 15:8: boards missing; 31:16: 1 + strip awaited",
+                    ),
                 )
             )
         ),

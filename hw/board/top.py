@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from amaranth.hdl import ClockDomain, DomainRenamer, Module
+from amaranth.hdl import ClockDomain, DomainRenamer, Module, Signal
 from amaranth.lib import wiring
+from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
 from hw.board.control import Gpt2Control
-from hw.board.core_interface import ADDRESS_BITS, core_members
-from hw.board.gpt2_map import STALL_CAUSES, RunState
+from hw.board.core_interface import ADDRESS_BITS, core_members, link_members
+from hw.board.gpt2_map import LINK_PORTS, STALL_CAUSES, RunState
 from hw.board.resets import CrossedResets
 from hw.bus.axi import Axi4Signature, AxiLiteSignature
 from hw.gpt2.config import CoreConfig
@@ -41,6 +42,9 @@ class U280Top(wiring.Component):
     ``ap_clk_2``, ``ap_rst_n_2`` : the same of the memory ports. Either reset resets both sides, so that the FIFOs
         between them start empty; each must last some cycles of both clocks.
     ``s_axi_control`` : registers (``hw.board.gpt2_map``). ``m_axi`` : the memory ports.
+    ``link_0_clk``, ``link_1_clk`` : user clocks of the Aurora cores at the left and the right port; ``link_q_up``
+        (channel up), ``link_q_tx``, ``link_q_rx`` : their streams. Only for cores with a ring; a board alone may leave
+        them open.
     ``probe_state``, ``probe_tile``, ``probe_stall`` : RunState, whether a tile is issued in this cycle, and if none is,
         why (index into STALL_CAUSES); for simulators, left open on a card.
 
@@ -70,6 +74,7 @@ class U280Top(wiring.Component):
                 "ap_rst_n_2": In(1),
                 "s_axi_control": In(AxiLiteSignature((self.control.map.size - 1).bit_length())),
                 "m_axi": Out(Axi4Signature(ADDRESS_BITS, config.port_bits, 1)).array(config.channels),
+                **(link_members() | {f"link_{q}_clk": In(1) for q in range(LINK_PORTS)} if config.has_ring else {}),
                 "probe_state": Out(RunState),
                 "probe_tile": Out(1),
                 "probe_stall": Out(range(len(STALL_CAUSES))),
@@ -100,6 +105,8 @@ class U280Top(wiring.Component):
         for name, member in core_members(self.config).items():
             ours, theirs = getattr(control.core, name), getattr(core, name)
             m.d.comb += theirs.eq(ours) if member.flow == In else ours.eq(theirs)
+        if self.config.has_ring:
+            self._links(m, kernel)
         for inner, outer in zip(core.m_axi, self.m_axi, strict=True):
             wiring.connect(m, inner, wiring.flipped(outer))
         m.d.comb += [
@@ -108,3 +115,15 @@ class U280Top(wiring.Component):
             self.probe_stall.eq(core.stall),
         ]
         return m
+
+    def _links(self, m: Module, kernel: ClockDomain) -> None:
+        """Clock domains of the two ports, and their streams."""
+        for q in range(LINK_PORTS):
+            domain = ClockDomain(f"link_{q}", local=True)
+            m.domains += domain
+            domain.clk = getattr(self, f"link_{q}_clk")
+            reset = Signal(name=f"link_{q}_reset")
+            m.submodules[f"link_{q}_reset"] = FFSynchronizer(kernel.rst, reset, o_domain=f"link_{q}")
+            m.d.comb += [domain.rst.eq(reset), getattr(self.core, f"link_{q}_up").eq(getattr(self, f"link_{q}_up"))]
+            for stream in (f"link_{q}_tx", f"link_{q}_rx"):
+                wiring.connect(m, getattr(self.core, stream), wiring.flipped(getattr(self, stream)))

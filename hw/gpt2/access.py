@@ -48,9 +48,14 @@ def derive_access(instructions: Sequence[Instruction], config: CoreConfig) -> li
             continue
         access = _access(instruction, config)
         last = accesses[-1] if len(accesses) > fence else None
-        if last and access.kind == AccessKind.WEIGHTS == last.kind and access.decode_only == last.decode_only:
+        if (
+            last
+            and access
+            and access.kind == AccessKind.WEIGHTS == last.kind
+            and access.decode_only == last.decode_only
+        ):
             accesses[-1] = dataclasses.replace(last, count=last.count + access.count)
-        else:
+        elif access:
             accesses.append(access)
         if index + 1 == loop_end:
             accesses[loop_at] = dataclasses.replace(accesses[loop_at], length=len(accesses) - loop_at - 1)
@@ -58,8 +63,10 @@ def derive_access(instructions: Sequence[Instruction], config: CoreConfig) -> li
     return accesses
 
 
-def _access(instruction: Instruction, config: CoreConfig) -> Access:
+def _access(instruction: Instruction, config: CoreConfig) -> Access | None:
     decode_only = instruction.decode_only
+    if instruction.op == Op.GATHER:  # its strips come from other boards, not from memory
+        return None
     if instruction.op == Op.MM:
         return Access(kind=AccessKind.WEIGHTS, decode_only=decode_only, count=weight_rows(instruction, config))
     if instruction.op == Op.EMB:

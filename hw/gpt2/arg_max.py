@@ -21,6 +21,7 @@ class ArgMax(wiring.Component):
     ``strip_valid``, ``strip`` (N fp32), ``strip_mask`` (columns that take part), ``strip_index``, ``strip_commit``
         (last strip of the step).
     ``token_valid`` strobe with ``token`` : the largest value's column, lowest column on ties, -0 counts as +0.
+    ``value`` (fp32), ``some`` (any column took part) : with either strobe.
     ``nan`` strobe instead of ``token_valid`` if any value that took part was NaN. Both come four cycles after the
         strip.
 
@@ -38,6 +39,8 @@ class ArgMax(wiring.Component):
                 "strip_commit": In(1),
                 "token_valid": Out(1),
                 "token": Out(32),
+                "value": Out(32),
+                "some": Out(1),
                 "nan": Out(1),
             }
         )
@@ -76,6 +79,8 @@ class ArgMax(wiring.Component):
                 m.d.sync += best_some.eq(0)
         m.d.comb += [
             self.token.eq(best_column),
+            self.value.eq(best),
+            self.some.eq(best_some),
             self.token_valid.eq(decide & ~best_nan),
             self.nan.eq(decide & best_nan),
         ]

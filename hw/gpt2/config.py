@@ -183,6 +183,16 @@ class CoreConfig:
         """Strips covered by one parameter row: T/2 fp32 values per lane."""
         return self.tile // 2
 
+    @property
+    def has_ring(self) -> bool:
+        """Whether the core can share a model with other boards: a link's word of 32 bytes is no more than one of T."""
+        return self.tile >= 16
+
+    @property
+    def link_entry_bits(self) -> int:
+        """Bits that core and ring exchange in a cycle: at most a word of T."""
+        return min(512, self.tile * 16)
+
     # Strip address space of destinations: activation memory, then new keys, then new values.
     @property
     def new_key_base(self) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 from amaranth.utils import ceil_log2
 
-from hw.board.core_interface import ADDRESS_BITS, core_members, run_config_layout
-from hw.board.gpt2_map import ErrorCode
+from hw.board.core_interface import ADDRESS_BITS, core_members, link_members, run_config_layout
+from hw.board.gpt2_map import LINK_COUNTERS, LINK_PORTS, STALL_CAUSES, ErrorCode
 from hw.board.memory_ports import MemoryPorts
 from hw.board.write_arbiter import WriteArbiter, connect_write
 from hw.bus.axi import Axi4Signature
@@ -24,6 +24,7 @@ from hw.gpt2.kv_writer import KvWriter
 from hw.gpt2.lane import Lane, lane_module
 from hw.gpt2.logits_writer import LogitsWriter
 from hw.gpt2.operands import Operands
+from hw.gpt2.other_boards import OtherBoards
 from hw.gpt2.reader import StreamReader
 from hw.gpt2.scoreboard import Scoreboard
 from hw.gpt2.softmax import Softmax
@@ -55,9 +56,11 @@ class Gpt2Core(wiring.Component):
     -------
     ``run`` (level), ``cfg`` (start registers), instruction, descriptor and token memories (synchronous read ports),
     ``tokens_valid``, ``token_write*``, ``finish`` and ``fail`` strobes, ``drained``, ``tile``/``stall``, ``dump_*`` :
-    as in ``hw.board.core_interface``. ``m_axi`` : one AXI4 master per memory channel.
+    as in ``hw.board.core_interface``. ``m_axi`` : one AXI4 master per memory channel. ``link_*`` : the ports
+    towards other boards, for cores with a ring.
 
-    Clock domains: ``sync`` (reset between runs), ``kernel`` and ``port`` (see ``hw.board.memory_ports``).
+    Clock domains: ``sync`` (reset between runs), ``kernel`` and ``port`` (see ``hw.board.memory_ports``), ``link_0``
+    and ``link_1`` (see ``hw.link.node``).
 
     Timing: one tile a cycle; a strip can be read by a tile that issues ``Stages.written`` + 1 cycles after its last
     one. Between runs the core is held in reset; memories keep their contents, start values do not depend on them.
@@ -75,6 +78,8 @@ class Gpt2Core(wiring.Component):
         self._lane_name = lane_module(config)
         self._ports = MemoryPorts(config, ADDRESS_BITS)
         members = core_members(config)
+        if config.has_ring:
+            members |= link_members()
         members["m_axi"] = Out(Axi4Signature(ADDRESS_BITS, config.port_bits)).array(config.channels)
         super().__init__(members)
 
@@ -97,12 +102,14 @@ class Gpt2Core(wiring.Component):
         m.submodules.logits_writer = self._logits_writer = LogitsWriter(self.config, depth, margin)
         m.submodules.arbiter = self._arbiter = WriteArbiter(self.config)
         m.submodules.operands = self._operands = Operands(self.config)
+        self._others = OtherBoards(self.config) if self.config.has_ring else None
         self._lanes = []
         for n in range(self.config.lanes):
             lane = Shared(self._lane_name, Lane(self.config))
             m.submodules[f"lane_{n}"] = lane
             self._lanes.append(lane)
 
+        self._nan = Signal(name="nan")
         tags = self._tags(m)
         self._program(m)
         self._hazards(m, tags)
@@ -110,6 +117,7 @@ class Gpt2Core(wiring.Component):
         self._control_lanes(m, tags)
         self._results(m, tags)
         self._memory(m)
+        self._connect_others(m, tags)
         self._status(m, tags)
         return m
 
@@ -136,8 +144,6 @@ class Gpt2Core(wiring.Component):
             fetch.instr_data.eq(self.instr_data),
             self.token_addr_core.eq(fetch.token_addr),
             fetch.token_data.eq(self.token_data_core),
-            fetch.token_valid.eq(self._arg_max.token_valid),
-            fetch.token.eq(self._arg_max.token),
             self.token_write.eq(fetch.token_write),
             self.token_write_addr.eq(fetch.token_write_addr),
             self.token_write_data.eq(fetch.token_write_data),
@@ -168,6 +174,12 @@ class Gpt2Core(wiring.Component):
             h.result.eq(board.mark_busy),
             h.waiting.eq(self._fetch.waiting),
             h.row.eq(self._ports.row_valid),
+            board.gather.eq(issue.gather),
+            board.gathered.eq(issue.gathered),
+            h.gather.eq(~board.gather_ready),
+            h.awaited.eq(board.awaited_a),
+            h.soon.eq(board.soon_a),
+            h.claimed.eq(board.mark_awaited),
             h.logits.eq(self.cfg.flags[0] & ~self._logits_writer.ready_soon),
         ]
         committed = Mux(written.destination == Destination.STRIP, written.commit, Commit.NONE.value)
@@ -321,6 +333,7 @@ class Gpt2Core(wiring.Component):
             statistics.first.eq(written.strip_first),
             statistics.last.eq(written.strip_last),
             statistics.set.eq(written.stats_set),
+            statistics.share.eq(written.send),
             statistics.width.eq(self.cfg.width),
             statistics.eps_term.eq(self.cfg.eps_term),
         ]
@@ -354,6 +367,74 @@ class Gpt2Core(wiring.Component):
         connect_write(m, self._logits_writer, arbiter.logits)
         connect_write(m, arbiter.memory, ports)
 
+    def _connect_others(self, m: Module, tags) -> None:
+        """The ring; without one, or on one board, the arg-max decides by itself and nothing is awaited."""
+        fetch, issue, arg_max, statistics = self._fetch, self._issue, self._arg_max, self._statistics
+        others, h, cfg = self._others, self._issue.hazards, self.cfg
+        if others is None:
+            m.d.comb += [fetch.go.eq(1), h.room.eq(1), fetch.token.eq(arg_max.token)]
+            m.d.comb += [fetch.token_valid.eq(arg_max.token_valid), self._nan.eq(arg_max.nan)]
+            return
+        m.submodules.others = others
+        written, link = tags[Stages(self.config).write], STALL_CAUSES.index("link")
+        m.d.comb += [
+            others.run.eq(self.run),
+            others.error.eq(self.error),
+            others.boards.eq(cfg.ring_boards),
+            others.board.eq(cfg.ring_board),
+            others.run_number.eq(cfg.ring_run),
+            others.key.eq(cfg.ring_key),
+            others.limit.eq(cfg.link_limit),
+            self._scoreboard.level.eq(others.level),
+            others.levelled.eq(self._scoreboard.levelled),
+            fetch.go.eq(others.go),
+            h.joining.eq(others.joining),
+            h.ring.eq(others.ring),
+            h.sums.eq(others.sums_missing),
+            h.best.eq(others.best_missing),
+            h.room.eq(others.room),
+            others.strip_valid.eq((written.destination == Destination.STRIP) & written.send),
+            others.strip.eq(written.dst),
+            others.strip_data.eq(Cat(lane.half for lane in self._lanes)),
+            others.strip_flush.eq(written.flush),
+            self._operands.arrive.eq(others.store),
+            self._operands.arrive_word.eq(others.store_word),
+            self._operands.arrive_data.eq(others.store_data),
+            others.store_ready.eq(self._operands.arrive_ready),
+            self._scoreboard.arrive.eq(Mux(others.store_ready, others.store, 0)),
+            self._scoreboard.arrive_word.eq(others.store_word),
+            others.sums.eq(statistics.sums),
+            others.own_sums.eq(statistics.own_sums),
+            statistics.total.eq(others.total),
+            statistics.total_sums.eq(others.total_sums),
+            others.best.eq(arg_max.token_valid | arg_max.nan),
+            others.own_best.value.eq(arg_max.value),
+            others.own_best.token.eq(arg_max.token + cfg.token_offset),
+            others.own_best.some.eq(arg_max.some),
+            others.own_best.nan.eq(arg_max.nan),
+            others.waits.eq(~issue.fire & ((issue.stall == link) | (issue.stall == STALL_CAUSES.index("send")))),
+            others.awaited.eq(issue.look_operand << ceil_log2(self.config.strips_per_word)),
+        ]
+        with m.If(others.ring):
+            m.d.comb += [
+                fetch.token_valid.eq(others.decided & ~others.decision.nan),
+                fetch.token.eq(others.decision.token),
+                self._nan.eq(others.decided & others.decision.nan),
+            ]
+        with m.Else():
+            m.d.comb += [
+                fetch.token_valid.eq(arg_max.token_valid),
+                fetch.token.eq(arg_max.token),
+                self._nan.eq(arg_max.nan),
+            ]
+        m.d.comb += [self.link_status.eq(others.status), self.dump_ring.eq(others.dump)]
+        for q in range(LINK_PORTS):
+            m.d.comb += getattr(others, f"link_{q}_up").eq(getattr(self, f"link_{q}_up"))
+            for stream in (f"link_{q}_tx", f"link_{q}_rx"):
+                wiring.connect(m, getattr(others, stream), wiring.flipped(getattr(self, stream)))
+            for name in LINK_COUNTERS:
+                m.d.comb += getattr(self, f"link_{q}_{name}").eq(getattr(others, f"link_{q}_{name}"))
+
     def _status(self, m: Module, tags) -> None:
         issue, ports, fetch = self._issue, self._ports, self._fetch
         quiet = Signal(range(QUIET_CYCLES + 1))
@@ -361,21 +442,33 @@ class Gpt2Core(wiring.Component):
             m.d.sync += quiet.eq(0)
         with m.Elif(quiet != QUIET_CYCLES):
             m.d.sync += quiet.eq(quiet + 1)
+        others_fail = Const(0) if self._others is None else self._others.fail
+        said = Const(1) if self._others is None else self._others.idle
         writing = self._kv_writer.busy_keys | self._kv_writer.busy_values | self._logits_writer.busy
         last_stall = Signal.like(issue.stall)
         with m.If(~issue.fire):
             m.d.sync += last_stall.eq(issue.stall)
         with m.If(fetch.fail):
             m.d.comb += [self.fail.eq(1), self.fail_code.eq(fetch.fail_code), self.fail_info.eq(fetch.fail_info)]
-        with m.Elif(self._arg_max.nan):
+        with m.Elif(self._nan):
             m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.NAN_LOGITS), self.fail_info.eq(fetch.position)]
+        with m.Elif(others_fail):
+            m.d.comb += [
+                self.fail.eq(1),
+                self.fail_code.eq(self._others.fail_code),
+                self.fail_info.eq(self._others.fail_info),
+            ]
         with m.Elif(ports.read_error):
             m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.READ), self.fail_info.eq(ports.error_channel)]
         with m.Elif(ports.write_error):
             m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.WRITE), self.fail_info.eq(ports.error_channel)]
         m.d.comb += [
             self.drained.eq(
-                (quiet == QUIET_CYCLES) & ~writing & (ports.rows_outstanding == 0) & (ports.writes_outstanding == 0)
+                (quiet == QUIET_CYCLES)
+                & said
+                & ~writing
+                & (ports.rows_outstanding == 0)
+                & (ports.writes_outstanding == 0)
             ),
             self.tile.eq(issue.fire),
             self.stall.eq(issue.stall),

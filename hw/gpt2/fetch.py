@@ -11,7 +11,7 @@ from hw.board.gpt2_map import ErrorCode
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import FIELDS, Op
 
-__all__ = ["Fetch", "instruction_layout", "work_layout"]
+__all__ = ["Fetch", "gather_layout", "instruction_layout", "work_layout"]
 
 
 def instruction_layout() -> data.StructLayout:
@@ -22,8 +22,22 @@ def instruction_layout() -> data.StructLayout:
 def work_layout(config: CoreConfig) -> data.StructLayout:
     """An instruction with what the fetch unit knows about it."""
     return data.StructLayout(
-        {"code": instruction_layout(), "index": 16, "layer": 8, "position": 16, "token": range(config.tile)}
+        {
+            "code": instruction_layout(),
+            "index": 16,
+            "layer": 8,
+            "position": 16,
+            "token": range(config.tile),
+            "begins": 1,  # first instruction of a position
+            "gathers": 1,  # a GATHER stands before the instruction
+            "gather": gather_layout(),
+        }
     )
+
+
+def gather_layout() -> data.StructLayout:
+    """Strips of a vector, and those of them that this board computes: first and end (docs/ring.md)."""
+    return data.StructLayout({"first": 16, "end": 16, "own_first": 16, "own_end": 16})
 
 
 class Fetch(wiring.Component):
@@ -37,7 +51,7 @@ class Fetch(wiring.Component):
 
     Members
     -------
-    ``run`` : level; when low nothing new is handed out.
+    ``run`` : level; when low nothing new is handed out. ``go`` : level, the first position may begin.
     ``instr_addr``/``instr_data``, ``token_addr``/``token_data`` : synchronous memories, data one cycle after the
         address.
     ``work_valid``, ``work``, ``work_take`` : next instruction for the issue unit, ready/valid (rules 1-4 of
@@ -49,7 +63,8 @@ class Fetch(wiring.Component):
         fetched.
 
     Timing: two cycles an instruction, hidden behind the issue of the one before; a prompt position costs three more,
-    a decoded one five after ``token_valid``. Starts by itself when ``run`` rises after a reset.
+    a decoded one five after ``token_valid``. Starts by itself when ``run`` and ``go`` rise after a reset. A GATHER is
+    handed out with the instruction behind it, so it costs no cycle of the issue unit.
     """
 
     def __init__(self, config: CoreConfig, cfg_layout: data.StructLayout):
@@ -57,6 +72,7 @@ class Fetch(wiring.Component):
         super().__init__(
             {
                 "run": In(1),
+                "go": In(1),
                 "cfg": In(cfg_layout),
                 "instr_addr": Out(ceil_log2(config.instructions)),
                 "instr_data": In(128),
@@ -93,6 +109,7 @@ class Fetch(wiring.Component):
         generated = Signal(32)
         work = Signal(work_layout(self.config))
         decided = Signal(32)
+        begins, gathers, gather = Signal(), Signal(), Signal(gather_layout())
         m.d.comb += [
             self.instr_addr.eq(pc),
             self.token_addr.eq(position),
@@ -118,11 +135,11 @@ class Fetch(wiring.Component):
 
         with m.FSM():
             with m.State("START"):
-                with m.If(self.run):
+                with m.If(self.run & self.go):
                     m.d.sync += [position.eq(cfg.position), generated.eq(0)]
                     m.next = "POSITION"
             with m.State("POSITION"):
-                m.d.sync += [pc.eq(0), layer.eq(0), loop_left.eq(0)]
+                m.d.sync += [pc.eq(0), layer.eq(0), loop_left.eq(0), begins.eq(1)]
                 m.next = "TOKEN"
             with m.State("TOKEN"):
                 m.d.sync += token.eq(self.token_data)
@@ -150,6 +167,16 @@ class Fetch(wiring.Component):
                         layer.eq(0),
                     ]
                     m.next = "ADDRESS"
+                with m.Elif(code.op == Op.GATHER):
+                    m.d.sync += [
+                        gathers.eq(1),
+                        gather.first.eq(code.dst),
+                        gather.end.eq(code.dst + code.strips),
+                        gather.own_first.eq(code.dst + code.src),
+                        gather.own_end.eq(code.dst + code.src + code.words),
+                    ]
+                    advance()
+                    m.next = "ADDRESS"
                 with m.Elif((code.op < Op.MM) | (code.op > Op.AV)):
                     m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.ILLEGAL), self.fail_info.eq(pc)]
                     m.next = "END"
@@ -161,6 +188,11 @@ class Fetch(wiring.Component):
                         work.layer.eq(layer),
                         work.position.eq(position),
                         work.token.eq(token),
+                        work.begins.eq(begins),
+                        begins.eq(0),
+                        work.gathers.eq(gathers),
+                        work.gather.eq(gather),
+                        gathers.eq(0),
                     ]
                     advance()
                     m.next = "ADDRESS"

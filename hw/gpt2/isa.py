@@ -46,6 +46,7 @@ class Op(enum.IntEnum):
     AV = 4  # probabilities times values
     LOOP = 5  # repeat the next `length` instructions `count` times, a layer each
     NEXT = 6  # token boundary
+    GATHER = 7  # strips of a vector will come from the other boards (docs/ring.md)
 
 
 class Params(enum.IntEnum):
@@ -116,8 +117,10 @@ FIELDS: dict[str, int] = {
     "prob_stride": 8,  # probability words per head
     "head0": 7,  # first head (SC, AV)
     "heads": 7,  # number of heads (SC, AV); LOOP, LOGITS: unused
+    "send": 1,  # result strips go to the other boards as well (docs/ring.md)
 }
 # LOOP keeps its count in `strips` and its length in `words`.
+# GATHER: `dst`, `strips`: the vector; `src`: its first own strip, from dst; `words`: own strips.
 
 ACCESS_FIELDS: dict[str, int] = {
     "kind": 4,
@@ -185,6 +188,7 @@ class Instruction:
     prob_stride: int = 0
     head0: int = 0
     heads: int = 0
+    send: int = 0
 
     def encode(self) -> int:
         """The 128-bit word. Raises IsaError if a field does not fit."""

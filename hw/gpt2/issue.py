@@ -9,7 +9,7 @@ from amaranth.utils import ceil_log2
 
 from hw.board.gpt2_map import STALL_CAUSES
 from hw.gpt2.config import CoreConfig
-from hw.gpt2.fetch import work_layout
+from hw.gpt2.fetch import gather_layout, work_layout
 from hw.gpt2.isa import Commit, Op, Operand, Params, Path
 from hw.gpt2.tags import Destination, Operation, tag_layout
 
@@ -40,6 +40,15 @@ def hazards_layout(config: CoreConfig) -> data.StructLayout:
     return data.StructLayout(
         {
             "operand": config.strips_per_word,  # busy strips of the word at look_operand
+            "awaited": config.strips_per_word,  # ... that other boards have not sent
+            "soon": 1,  # ... of which that is not known yet
+            "claimed": 1,  # another board's strip for look_result has not come
+            "ring": 1,  # there are other boards
+            "sums": 1,  # other boards' sums are missing
+            "best": 1,  # other boards' arg-max is missing
+            "joining": 1,  # the other boards have not begun
+            "gather": 1,  # a GATHER is at work
+            "room": 1,  # results can be sent
             "new_kv": config.strips_per_word,  # ... at look_new
             "result": 1,  # strip at look_result is busy
             "keys": 1,  # keys of the layer before are on their way to memory
@@ -70,6 +79,7 @@ class Issue(wiring.Component):
     answers, in the same cycle.
     ``fire`` : a tile or parameter row is issued in this cycle; ``tag`` and ``source`` describe it.
     ``mark`` : its result strip becomes busy.
+    ``gather`` : strobe with ``gathered``, a GATHER stood before the instruction that is taken.
     ``stats_start``, ``head_start``, ``score_start``, ``commit_start`` : strobes at issue that mark long operations as
     begun (vector sums, a head's softmax, a score row, a commit of keys or values).
     ``stall`` : index into STALL_CAUSES when nothing fired. ``dump_*`` : the instruction at issue, for people.
@@ -99,6 +109,8 @@ class Issue(wiring.Component):
                 "tag": Out(tag_layout(config)),
                 "source": Out(source_layout(config)),
                 "mark": Out(1),
+                "gather": Out(1),
+                "gathered": Out(gather_layout()),
                 "stats_start": Out(1),
                 "head_start": Out(1),
                 "score_start": Out(1),
@@ -116,8 +128,15 @@ class Issue(wiring.Component):
         valid = Signal()
         self._cur, self._code = cur, cur.code
         done = Signal()  # the current instruction issues its last tile in this cycle
+        # sums of the position before that nobody has used must not meet those of this one
+        late = Signal()
+        m.d.comb += late.eq(self.work.begins & self.hazards.statistics & self.hazards.ring)
         m.d.comb += [
-            self.work_take.eq(self.work_valid & (~valid | done) & self.run),
+            self.work_take.eq(
+                self.work_valid & (~valid | done) & self.run & ~(self.work.gathers & self.hazards.gather) & ~late
+            ),
+            self.gather.eq(self.work_take & self.work.gathers),
+            self.gathered.eq(self.work.gather),
             self.dump_index.eq(cur.index),
             self.dump_layer.eq(cur.layer),
             self.dump_position.eq(cur.position),
@@ -227,7 +246,7 @@ class Issue(wiring.Component):
             tag.param.eq(code.acc + strip),
             tag.first.eq(acc_start),
             tag.bias.eq(is_mm & (code.params == Params.BIAS)),
-            tag.acc.eq(code.acc + Mux(is_sc, 0, inner)),
+            tag.acc.eq(code.acc + Mux(is_sc, 0, Mux(is_mm & ~(code.first & code.last), strip, inner))),
             tag.use_norm.eq(is_mm & (code.params == Params.NORM)),
             tag.norm_set.eq(code.norm),
             tag.use_residual.eq(is_mm & (code.path == Path.RESIDUAL)),
@@ -241,6 +260,8 @@ class Issue(wiring.Component):
             tag.stats_set.eq(code.stats_set),
             tag.strip_first.eq(Mux(is_sc, middle == 0, strip == 0)),
             tag.strip_last.eq(Mux(is_sc, self._middle_end, self._is_end)),
+            tag.send.eq((is_mm | is_av) & code.send),
+            tag.flush.eq(self._inner_end),
             tag.commit.eq(Mux(is_mm & self._is_end, code.commit, Commit.NONE.value)),
             tag.layer.eq(cur.layer),
             tag.position.eq(cur.position),
@@ -307,6 +328,8 @@ class Issue(wiring.Component):
         self._acc_clash = Signal()
         self._param_clash = Signal()
         at_head_start = (self._middle == 0) & (self._inner == 0)
+        norm = tile & self._acc_end & self.tag.use_norm & h.norm.bit_select(code.norm, 1)
+        reads = tile & (is_sc | (code.op == Op.MM))
         held = {
             "writer": is_mm & (((code.commit == Commit.KEYS) & h.keys) | ((code.commit == Commit.VALUES) & h.values)),
             "statistics": is_mm & code.stats & h.statistics,
@@ -314,10 +337,17 @@ class Issue(wiring.Component):
             "accumulator": tile & ~self._acc_start & self._acc_clash,
             "score_room": is_sc & tile & self._acc_end & h.score_room,
             "softmax": (is_av | (is_sc & at_head_start)) & h.softmax.bit_select(self.tag.head, 1),
-            "norm": tile & self._acc_end & self.tag.use_norm & h.norm.bit_select(code.norm, 1),
-            "operand": tile & (is_sc | (code.op == Op.MM)) & (h.operand & self._needed).any(),
+            "norm": norm & ~h.sums,
+            "operand": reads & (h.operand & self._needed).any(),
+            "link": (
+                (norm & h.sums)
+                | (reads & (h.soon | (h.awaited & self._needed).any()))
+                # of a vector that nobody read, strips may still come: they must not meet what is written here
+                | (strip_result & ~code.send & h.claimed)
+            ),
             "new_kv": (is_sc | is_av) & self._newest & (h.new_kv & self._new_needed).any(),
             "result": (strip_result & h.result) | (tile & self._acc_end & self._logits & h.logits),
+            "send": strip_result & code.send & ~h.room,
             "stream": ~h.row,
         }
         clear = Signal()
@@ -325,7 +355,10 @@ class Issue(wiring.Component):
         with m.If(~self.run):
             m.d.comb += self.stall.eq(index("drain"))
         with m.Elif(~valid):
-            m.d.comb += self.stall.eq(Mux(h.waiting, index("token"), index("instruction")))
+            elsewhere = h.joining | (h.waiting & h.best) | (self.work_valid & self.work.begins & h.statistics & h.ring)
+            m.d.comb += self.stall.eq(
+                Mux(elsewhere, index("link"), Mux(h.waiting, index("token"), index("instruction")))
+            )
         for cause in sorted(held, key=index):
             with m.Elif(held[cause]):
                 m.d.comb += self.stall.eq(index(cause))

@@ -1,4 +1,7 @@
-"""Checks programs against the rules of docs/core.md, section 5. The numbers in the messages are those of the rules."""
+"""Checks one board's program against the rules of docs/core.md, section 5, and docs/ring.md, section 3.
+
+The numbers in the messages are those of the rules, which count on from one page to the other.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from hw.board.core_interface import run_config_layout
 from hw.gpt2.access import derive_access
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Commit, Instruction, IsaError, Op, Params, Path
+from hw.gpt2.ring_rules import ring_violations
 from hw.gpt2.step_state import StepState
 
 __all__ = ["check_program"]
@@ -52,6 +56,9 @@ class _Checker:
         self._attention(loops)
         self._logits(loops)
         self._steps(loops)
+        order = list(self._order(loops))
+        for index, rule, text in ring_violations(self.instructions, order, loops, self.registers, self.config):
+            self.say(index, rule, text)
         return self.found
 
     def _structure(self) -> dict[int, int]:
@@ -91,7 +98,7 @@ class _Checker:
             instruction.encode()
         except IsaError as error:
             self.say(index, "rule 1", str(error))
-        fixed = instruction.op in (Op.LOOP, Op.NEXT, Op.SC, Op.AV)
+        fixed = instruction.op in (Op.LOOP, Op.NEXT, Op.SC, Op.AV, Op.GATHER)
         if instruction.decode_only and (fixed or instruction.commit in (Commit.KEYS, Commit.VALUES)):
             self.say(index, "section 2", "must run in prompt steps too, but is decode_only")
 
@@ -104,8 +111,10 @@ class _Checker:
             return
         if mm.acc + mm.group > c.acc_depth:
             self.say(index, "rule 1", f"acc {mm.acc} + group {mm.group} > acc_depth {c.acc_depth}")
-        if not (mm.first and mm.last) and mm.group < mm.strips:
-            self.say(index, "section 3", f"a run of a split product needs group {mm.group} >= strips {mm.strips}")
+        if not (mm.first and mm.last) and mm.acc + mm.strips > c.acc_depth:
+            self.say(index, "rule 1", f"acc {mm.acc} + strips {mm.strips} > acc_depth {c.acc_depth} in a split product")
+        if not mm.last and mm.group < mm.strips:
+            self.say(index, "section 3", f"a run before the last needs group {mm.group} >= strips {mm.strips}")
         if mm.op == Op.MM:
             if not 1 <= mm.tail <= c.tile:
                 self.say(index, "rule 1", f"tail {mm.tail} must be 1 to {c.tile}")
@@ -127,7 +136,8 @@ class _Checker:
             return
         self._destination(index, mm)
         width = self.register("width")
-        if mm.stats and (mm.path == Path.LOGITS or not 1 <= width <= mm.strips * c.lanes):
+        columns = width if mm.send else mm.strips * c.lanes  # what is sent is a slice: rule 9
+        if mm.stats and (mm.path == Path.LOGITS or not 1 <= width <= columns):
             self.say(index, "section 3", f"stats need all of width {width}: {mm.strips * c.lanes} fp16 results at most")
         if mm.path == Path.RESIDUAL and mm.params == Params.NORM:
             self.say(index, "section 3", "RESIDUAL takes params NONE or BIAS")

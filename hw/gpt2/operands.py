@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Const, Module, Signal
+from amaranth.hdl import Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -28,6 +28,8 @@ class Operands(wiring.Component):
     ``source`` : what the tile of this cycle needs (of ``hw.gpt2.issue``). ``row`` : all lanes' weights of a tile,
         ``Stages.operand`` cycles after its issue.
     ``store``, ``store_strip``, ``store_data`` : an fp16 strip for the address space of strips (docs/core.md section 3).
+    ``arrive`` (bit per strip of the word), ``arrive_word``, ``arrive_data`` (one entry) : strips of other boards; only
+        in a cycle with ``arrive_ready``, in which no own strip goes to the activation memory.
     ``prob_write``, ``prob_word``, ``prob_strip``, ``prob_data`` : a strip of probabilities.
     ``key_addr``/``key_data``, ``value_addr``/``value_data`` : second ports of the new-key and new-value buffers.
     ``word``, ``mask``, ``key``, ``patch_key`` (bit per lane), ``values`` (fp16 per lane), ``patch_value`` (bit per
@@ -48,6 +50,10 @@ class Operands(wiring.Component):
                 "store": In(1),
                 "store_strip": In(range(config.strip_addresses)),
                 "store_data": In(strip_bits),
+                "arrive": In(config.strips_per_word),
+                "arrive_word": In(ceil_log2(config.act_words)),
+                "arrive_data": In(config.link_entry_bits),
+                "arrive_ready": Out(1),
                 "prob_write": In(1),
                 "prob_word": In(prob),
                 "prob_strip": In(max(1, ceil_log2(config.strips_per_word))),
@@ -71,7 +77,13 @@ class Operands(wiring.Component):
         cfg = self.config
         activations, new_keys, new_values = self._strip_memories(m)
         probabilities = self._words(
-            m, "probabilities", cfg.prob_words, self.prob_write, self.prob_word, self.prob_strip, self.prob_data
+            m,
+            "probabilities",
+            cfg.prob_words,
+            self.prob_write,
+            self.prob_word,
+            self.prob_strip,
+            self.prob_data.replicate(cfg.strips_per_word),
         )
 
         def read(memory, address):
@@ -123,14 +135,14 @@ class Operands(wiring.Component):
             value = crossed
         m.d.comb += output.eq(value)
 
-    def _words(self, m: Module, name: str, depth: int, enable, word, strip, strip_data) -> Memory:
-        """A memory of words that is written a strip at a time."""
+    def _words(self, m: Module, name: str, depth: int, enable, word, strip, word_data) -> Memory:
+        """A memory of words that is written by strips: ``enable``, a bit per strip, from ``strip`` on."""
         cfg = self.config
         m.submodules[name] = memory = Memory(shape=cfg.tile * 16, depth=depth, init=[])
         write = memory.write_port(granularity=cfg.lanes * 16)
         m.d.comb += [
             write.addr.eq(word),
-            write.data.eq(strip_data.replicate(cfg.strips_per_word)),
+            write.data.eq(word_data),
             write.en.eq(enable << strip),
         ]
         return memory
@@ -147,9 +159,23 @@ class Operands(wiring.Component):
         ]
         in_activations = self.store & ~in_keys & ~in_values
         data = self.store_data
-        activations = self._words(m, "activations", cfg.act_words, in_activations, address >> shift, strip, data)
+        whole = data.replicate(cfg.strips_per_word)
+        m.d.comb += self.arrive_ready.eq(~in_activations)
+        activations = self._words(
+            m,
+            "activations",
+            cfg.act_words,
+            Mux(in_activations, 1, self.arrive),
+            Mux(in_activations, address >> shift, self.arrive_word),
+            Mux(in_activations, strip, 0),
+            Mux(
+                in_activations,
+                whole,
+                self.arrive_data.replicate(cfg.tile * 16 // cfg.link_entry_bits),
+            ),
+        )
         key_word = (address - cfg.new_key_base) >> shift
-        new_keys = self._words(m, "new_keys", cfg.new_key_words, self.store & in_keys, key_word, strip, data)
+        new_keys = self._words(m, "new_keys", cfg.new_key_words, self.store & in_keys, key_word, strip, whole)
         m.submodules.new_values = new_values = Memory(shape=cfg.lanes * 16, depth=cfg.new_value_strips, init=[])
         write = new_values.write_port()
         m.d.comb += [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from hw.gpt2.config import CoreConfig
-from hw.gpt2.isa import Commit, Instruction, Op, Params, Path
+from hw.gpt2.isa import Commit, Instruction, Op, Params
+from hw.gpt2.strips import addend_strips, operand_strips, result_strips
 
 __all__ = ["StepState"]
 
@@ -15,7 +17,7 @@ Violation = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class _OpenProduct:
-    """A product whose run with ``last`` has not come yet."""
+    """A product whose run with ``last`` has not come yet; ``param_slots`` are those of its own strips."""
 
     acc: int
     strips: int
@@ -28,8 +30,7 @@ class StepState:
 
     def __init__(self, config: CoreConfig, registers: Mapping[str, int]) -> None:
         self._config = config
-        self._heads = registers.get("heads", 0)
-        self._key_words = registers.get("key_words", 0)
+        self._registers = defaultdict(int, registers)
         self._value_strips = registers.get("value_strips", 0)
         self._blocks = -(-registers.get("context_limit", 0) // config.tile)
         self._written = bytearray(config.strip_addresses)
@@ -45,39 +46,40 @@ class StepState:
 
     def execute(self, instruction: Instruction) -> Iterator[Violation]:
         """Everything that is wrong about an instruction at this point; its writes are done afterwards."""
+        for strips in operand_strips(instruction, self._registers, self._config):
+            if missing := self._unwritten(strips):
+                yield (
+                    "rule 3",
+                    f"reads activation strips {missing[0]} to {missing[-1]}, not all written before in this step",
+                )
         if instruction.op in (Op.MM, Op.EMB):
             yield from self._product(instruction)
         elif instruction.op == Op.SC:
             yield from self._scores(instruction)
         elif instruction.op == Op.AV:
             yield from self._attend(instruction)
+        elif instruction.op == Op.GATHER:  # other boards' strips can be read from here on
+            own = range(instruction.dst + instruction.src, instruction.dst + instruction.src + instruction.words)
+            vector = range(instruction.dst, instruction.dst + instruction.strips)
+            self._write(range(vector.start, own.start))
+            self._write(range(own.stop, vector.stop))
 
     def at_end(self) -> Iterator[Violation]:
         """What is wrong at NEXT."""
         for product in self._open:
             yield "rule 6", f"the product at acc {product.acc} has no run with last"
 
-    def _unwritten(self, first: int, count: int) -> list[int]:
-        return [s for s in range(first, first + count) if s >= len(self._written) or not self._written[s]]
+    def _unwritten(self, strips: range) -> list[int]:
+        return [s for s in strips if s >= len(self._written) or not self._written[s]]
 
-    def _read_words(self, src: int, words: int, tail: int) -> Iterator[Violation]:
-        c = self._config
-        strips = (words - 1) * c.strips_per_word + -(-tail // c.lanes)
-        missing = self._unwritten(src * c.strips_per_word, strips)
-        if missing:
-            yield (
-                "rule 3",
-                f"reads activation strips {missing[0]} to {missing[-1]}, not all written before in this step",
-            )
+    def _write(self, strips: range) -> None:
+        self._written[strips.start : strips.stop] = b"\1" * len(strips)
 
-    def _param_slots(self, mm: Instruction) -> frozenset[int]:
-        block, depth = self._config.param_strips, self._config.param_depth
-        strips = -(-mm.strips // block) * block
+    def _param_slots(self, mm: Instruction, strips: int) -> frozenset[int]:
+        depth = self._config.param_depth
         return frozenset((mm.acc + s) % depth for s in range(min(strips, depth)))
 
     def _product(self, mm: Instruction) -> Iterator[Violation]:
-        if mm.op == Op.MM:
-            yield from self._read_words(mm.src, mm.words, mm.tail)
         ours = None
         if not mm.first:
             ours = next((p for p in self._open if p.acc == mm.acc), None)
@@ -86,20 +88,22 @@ class StepState:
             elif ours.params != mm.params:
                 yield "section 3", f"params {Params(mm.params).name}, the first run took {Params(ours.params).name}"
         open_strips = mm.strips if not (mm.first and mm.last) else min(mm.group, mm.strips)
-        taken = self._param_slots(mm) if mm.first and mm.params != Params.NONE else frozenset()
-        yield from self._collisions(mm.acc, open_strips, taken, ours)
+        with_params = mm.params != Params.NONE
+        block = self._config.param_strips
+        rows = -(-mm.strips // block) * block if mm.first and with_params else 0  # padding is stored too
+        yield from self._collisions(mm.acc, open_strips, self._param_slots(mm, rows), ours)
         if ours is not None and mm.last:
             self._open.remove(ours)
         if not mm.last:
             if mm.first:
-                self._open.append(_OpenProduct(mm.acc, mm.strips, mm.params, taken))
+                used = self._param_slots(mm, mm.strips if with_params else 0)
+                self._open.append(_OpenProduct(mm.acc, mm.strips, mm.params, used))
             return
         if mm.params == Params.NORM and not self._norm[mm.norm]:
             yield "rule 3", f"LayerNorm scalars {mm.norm} were not computed before in this step"
-        if mm.path == Path.RESIDUAL and (missing := self._unwritten(mm.dst, mm.strips)):
+        if missing := self._unwritten(addend_strips(mm)):
             yield "rule 3", f"RESIDUAL reads strips {missing[0]} to {missing[-1]}, not all written before in this step"
-        if mm.path != Path.LOGITS:
-            self._written[mm.dst : mm.dst + mm.strips] = b"\1" * mm.strips
+        self._write(result_strips(mm, self._registers))
         if mm.stats:
             self._norm[mm.stats_set] = True
         self._keys |= mm.commit == Commit.KEYS
@@ -117,8 +121,6 @@ class StepState:
                 yield "rule 6", f"parameters overwrite those of the open product at acc {product.acc}"
 
     def _scores(self, sc: Instruction) -> Iterator[Violation]:
-        for j in range(sc.heads):
-            yield from self._read_words(sc.src + j * self._key_words, self._key_words, sc.tail)
         if not self._keys:
             yield "rule 4", "SC before the keys of this layer are committed"
         yield from self._collisions(sc.acc, 1, frozenset(), None)
@@ -136,5 +138,4 @@ class StepState:
             if owners != {av.head0 + j}:
                 yield "rule 4", f"probability words {first} and on do not hold those of head {av.head0 + j}"
         yield from self._collisions(av.acc, self._value_strips, frozenset(), None)
-        count = av.heads * self._value_strips
-        self._written[av.dst : av.dst + count] = b"\1" * count
+        self._write(result_strips(av, self._registers))

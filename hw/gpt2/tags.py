@@ -122,6 +122,8 @@ def tag_layout(config: CoreConfig) -> data.StructLayout:
             "stats_set": 1,
             "strip_first": 1,  # first strip of the vector or head
             "strip_last": 1,  # last one
+            "send": 1,  # to the other boards as well
+            "flush": 1,  # what was sent up to here shall go out
             "commit": 2,
             "layer": 8,
             "position": 16,

@@ -89,7 +89,7 @@ BROKEN = [
     # what an instruction may not say
     (changed(8, params=Params.NORM), "section 3: RESIDUAL takes params NONE or BIAS"),
     (changed(0, params=Params.BIAS), "section 3: EMB has one word, no params"),
-    (changed(0, group=4), "section 3: a run of a split product needs group 4 >= strips 8"),
+    (changed(0, group=4), "section 3: a run before the last needs group 4 >= strips 8"),
     (changed(0, stats=1), "section 3: stats and commit belong to the run with last"),
     (changed(8, strips=4), "section 3: stats need all of width 32: 16 fp16 results"),
     (changed(3, decode_only=1), "section 2: must run in prompt steps too"),

@@ -1,0 +1,189 @@
+"""Frames that a core sends: strips of results, packed into entries, between them sums, the arg-max, HELLO and ABORT."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from hw.gpt2.config import CoreConfig
+from hw.gpt2.tags import Stages
+from hw.link.frame import BEAT_BYTES, MAX_BEATS, FrameKind
+from hw.link.node import PORTS, sending_layout
+
+__all__ = ["Outbox", "entry_strips", "strip_queue"]
+
+_AT_ISSUE = 8  # cycles from the queue's level to the issue that it lets through
+
+
+def entry_strips(config: CoreConfig) -> int:
+    """Strips of an entry."""
+    return config.link_entry_bits // (16 * config.lanes)
+
+
+def strip_queue(config: CoreConfig) -> tuple[int, int]:
+    """Strips that wait to be packed, and those that can be under way when the queue says full."""
+    margin = Stages(config).write + _AT_ISSUE
+    return 1 << ceil_log2(2 * margin), margin
+
+
+class Outbox(wiring.Component):
+    """Everything that a core says to the other boards, one frame after the other.
+
+    Parameters
+    ----------
+    config : CoreConfig
+
+    Members
+    -------
+    ``strip_valid``, ``strip``, ``strip_data``, ``strip_flush`` : results with ``send``, at the write stage, without
+        back-pressure; ``strip_flush`` ends the frame. Strips up to a flush follow each other.
+    ``room`` : strips that are issued from now on will find room in the queue.
+    ``hello`` (bit per port, level), ``hello_data``, ``hello_taken`` (bit per port, strobe).
+    ``sums``/``sums_data``, ``best``/``best_data`` : strobe, a frame of that kind is to go out; not again before
+        ``idle``.
+    ``aborts`` (level), ``abort_code``, ``abort_taken`` : instead of everything else, also of the rest of a frame.
+    ``idle`` : nothing waits.
+    ``send_*`` : to the ring node.
+
+    Timing: a strip a cycle; from a strip to its entry two cycles, three if the queue was empty.
+    """
+
+    def __init__(self, config: CoreConfig):
+        self.config = config
+        strip = range(config.strip_addresses)
+        super().__init__(
+            {
+                "strip_valid": In(1),
+                "strip": In(strip),
+                "strip_data": In(16 * config.lanes),
+                "strip_flush": In(1),
+                "room": Out(1),
+                "hello": In(PORTS),
+                "hello_data": In(8 * BEAT_BYTES),
+                "hello_taken": Out(PORTS),
+                "sums": In(1),
+                "sums_data": In(8 * BEAT_BYTES),
+                "best": In(1),
+                "best_data": In(8 * BEAT_BYTES),
+                "aborts": In(1),
+                "abort_code": In(8),
+                "abort_taken": Out(1),
+                "idle": Out(1),
+                "send_valid": Out(1),
+                "send_ready": In(1),
+                "send": Out(sending_layout(config.link_entry_bits)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        packed, busy, next_entry = self._pack(m)
+        waiting = {name: Signal(name=f"{name}_waiting") for name in ("sums", "best")}
+        held = {name: Signal(8 * BEAT_BYTES, name=f"{name}_held") for name in waiting}
+        for name in waiting:
+            with m.If(getattr(self, name)):
+                m.d.sync += [waiting[name].eq(1), held[name].eq(getattr(self, f"{name}_data"))]
+        send, inside = self.send, Signal()  # inside: a frame of strips is in progress
+        accepted = self.send_valid & self.send_ready
+
+        def whole(kind: FrameKind, content) -> None:
+            """A frame of one entry."""
+            m.d.comb += [self.send_valid.eq(1), send.last.eq(1), send.kind.eq(kind), send.beats.eq(1)]
+            m.d.comb += send.data.eq(content)
+
+        with m.If(self.aborts):
+            m.d.comb += [self.send_valid.eq(1), send.last.eq(1), send.kind.eq(FrameKind.ABORT)]
+            m.d.comb += [send.address.eq(self.abort_code), self.abort_taken.eq(self.send_ready)]
+        with m.Elif(inside):
+            self._strips(m, packed, next_entry)
+        with m.Elif(self.hello.any()):
+            whole(FrameKind.HELLO, self.hello_data)
+            port = Mux(self.hello[0], 0, 1)
+            m.d.comb += [send.port.eq(port), self.hello_taken.eq(accepted << port)]
+        for name, kind in (("sums", FrameKind.SUMS), ("best", FrameKind.BEST)):
+            with m.Elif(waiting[name]):
+                whole(kind, held[name])
+                with m.If(self.send_ready):
+                    m.d.sync += waiting[name].eq(0)
+        with m.Else():
+            self._strips(m, packed, next_entry)
+        with m.If(accepted & (send.kind == FrameKind.STRIPS)):
+            m.d.sync += inside.eq(~send.last)
+        m.d.comb += self.idle.eq(~busy & ~waiting["sums"] & ~waiting["best"] & ~self.hello.any())
+        return m
+
+    def _strips(self, m: Module, packed, next_entry: Signal) -> None:
+        send = self.send
+        m.d.comb += [
+            self.send_valid.eq(packed.valid),
+            send.data.eq(packed.data),
+            send.last.eq(packed.last),
+            send.kind.eq(FrameKind.STRIPS),
+            send.beats.eq(packed.beats),
+            send.address.eq(packed.address),
+            send.strips.eq(packed.strips),
+            next_entry.eq(self.send_ready),
+        ]
+
+    def _pack(self, m: Module):
+        """Strips to entries; returns (the complete entry, whether anything waits, strobe that takes the entry)."""
+        config = self.config
+        strip_bits, per_entry = 16 * config.lanes, entry_strips(config)
+        frame_strips = MAX_BEATS * BEAT_BYTES * 8 // strip_bits
+        depth, margin = strip_queue(config)
+        item = data.StructLayout({"strip": range(config.strip_addresses), "flush": 1, "data": strip_bits})
+        m.submodules.queue = queue = SyncFIFOBuffered(width=item.size, depth=depth)
+        pushed, strip = Signal(item), data.View(item, queue.r_data)
+        entry = Signal(
+            data.StructLayout(
+                {
+                    "valid": 1,
+                    "last": 1,
+                    "beats": 5,
+                    "address": 16,
+                    "strips": 8,
+                    "data": config.link_entry_bits,
+                }
+            ),
+            name="entry",
+        )
+        take, next_entry = Signal(), Signal()
+        open_frame, first, count = Signal(), Signal(16), Signal(8)
+        begin = Mux(open_frame, first, strip.strip)
+        place = Signal(range(frame_strips))  # of the strip in its frame, whose first entry is whole
+        ends, full = Signal(), Signal()
+        m.d.comb += [
+            pushed.strip.eq(self.strip),
+            pushed.flush.eq(self.strip_flush),
+            pushed.data.eq(self.strip_data),
+            queue.w_data.eq(pushed),
+            queue.w_en.eq(self.strip_valid),
+            self.room.eq(queue.level + margin <= depth),
+            take.eq(queue.r_rdy & (~entry.valid | next_entry)),
+            queue.r_en.eq(take),
+            place.eq(strip.strip - (begin & ~(per_entry - 1))),
+            full.eq(place == frame_strips - 1),
+            ends.eq(strip.flush | full),
+        ]
+        with m.If(take):
+            m.d.sync += [
+                open_frame.eq(~ends),
+                first.eq(begin),
+                count.eq(Mux(ends, 0, count + 1)),
+                entry.last.eq(ends),
+                entry.address.eq(begin),
+                entry.strips.eq(count + 1),
+                entry.beats.eq((place >> ceil_log2(8 * BEAT_BYTES // strip_bits)) + 1),
+                entry.data.word_select(place[: ceil_log2(per_entry)] if per_entry > 1 else Const(0, 1), strip_bits).eq(
+                    strip.data
+                ),
+            ]
+        complete = ends | ((place + 1) & (per_entry - 1) == 0)
+        with m.If(take):
+            m.d.sync += entry.valid.eq(complete)
+        with m.Elif(next_entry):
+            m.d.sync += entry.valid.eq(0)
+        return entry, Cat(queue.level != 0, entry.valid, open_frame).any(), next_entry

@@ -1,0 +1,1 @@
+"""Links between boards: frames, the ports of a ring node, and the node."""
