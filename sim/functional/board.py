@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hw.board.board_model import BANK_BYTES, BoardError
-from hw.board.gpt2_map import IDENTITY, INTERFACE_VERSION, ErrorCode, RunState, gpt2_register_map
+from hw.board.gpt2_map import IDENTITY, INTERFACE_VERSION, MAX_BOARDS, ErrorCode, RunState, gpt2_register_map
 from hw.board.program import MemoryImage, Program
 from hw.bus.registers import Window
 from hw.gpt2.config import CoreConfig
@@ -12,6 +12,7 @@ from sim.kv_hash import hash_keys_and_values
 
 from .channel_memory import ChannelMemory
 from .core_step import CoreStep, IllegalInstructionError
+from .exchange import BoardExchange, Waits
 from .register_file import RegisterFile
 from .row_stream import RowStream
 
@@ -27,15 +28,19 @@ class FunctionalBoard:
     ----------
     config : CoreConfig or None
         The only core that ``load`` accepts; None: whatever the program was made for.
+    interface_version : int
+        What its register says; another one than this package's plays an old or a new board.
 
     One ``advance`` is one position; cycle and stall counters stay zero, ``tiles`` counts. ``done`` stays set until the
     next start. Start registers out of range end the run at the first ``advance``. While a run is going on a start is
     ignored and every write but to ``ctrl`` and ``cancel`` is refused. Not for use from several threads at once.
     """
 
-    def __init__(self, config: CoreConfig | None = None) -> None:
+    def __init__(self, config: CoreConfig | None = None, *, interface_version: int = INTERFACE_VERSION) -> None:
         self._only = config
+        self._version = interface_version
         self._program: Program | None = None
+        self._run: CoreStep | None = None
 
     def load(self, program: Program, image: MemoryImage) -> None:
         """See BoardModel. Raises BoardError if program or image do not belong to the core."""
@@ -56,7 +61,7 @@ class FunctionalBoard:
         self._map = gpt2_register_map(config)
         self._registers = RegisterFile(self._map)
         self._windows = {window.name: [0] * window.words for window in self._map.windows}
-        self._run: CoreStep | None = None
+        self._run = None
         self._stream: RowStream | None = None
         self._new_tokens = 0
         self._cancelled = False
@@ -66,7 +71,7 @@ class FunctionalBoard:
             self._windows[name][: len(words)] = words
         constants = {
             "identity": IDENTITY,
-            "interface_version": INTERFACE_VERSION,
+            "interface_version": self._version,
             "config_digest": int(config.digest[:16], 16),
             "core_shape": config.tile | config.lanes << 8 | config.channels << 16 | config.rows << 24,
         }
@@ -98,36 +103,73 @@ class FunctionalBoard:
     def advance(self, max_cycles: int) -> int:
         """Process one position if a run is going on. Returns 0: there are no cycles here."""
         self._loaded()
-        if self._run is None or self._stream is None:
-            return 0
+        if self.may_go_on():
+            for wait in self.position():
+                raise BoardError(f"{wait}, but this board works alone")
+        return 0
+
+    @property
+    def running(self) -> bool:
+        """Whether a run is going on."""
+        return self._run is not None
+
+    def may_go_on(self) -> bool:
+        """Whether the run has a position to process; ends it if it is cancelled or has wrong start registers."""
+        if self._run is None:
+            return False
         r = self._registers
-        position, prompt_end = r["dump_position"], r["prompt_end"]
         if self._cancelled:
-            return self._end(ErrorCode.CANCELLED)
-        in_range = r["position"] < prompt_end <= r["context_limit"] <= self._config.context
-        if not in_range or r["max_new_tokens"] == 0:
-            return self._end(ErrorCode.START, position)
-        prompt = position + 1 < prompt_end
+            self.end(ErrorCode.CANCELLED)
+        elif (
+            not r["position"] < r["prompt_end"] <= r["context_limit"] <= self._config.context
+            or r["max_new_tokens"] == 0
+            or (r["ring_boards"] > 1 and not r["ring_board"] < r["ring_boards"] <= MAX_BOARDS)
+        ):
+            self.end(ErrorCode.START, r["dump_position"])
+        return self._run is not None
+
+    def join(self, exchange: BoardExchange) -> None:
+        """Process the positions of this run together with other boards."""
+        assert self._run is not None
+        self._run.join(exchange)
+
+    def position(self) -> Waits[None]:
+        """Process one position of the run, and end the run behind its last one; yields what it waits for."""
+        assert self._run is not None and self._stream is not None
+        r = self._registers
+        position = r["dump_position"]
+        prompt = position + 1 < r["prompt_end"]
         tokens = self._windows["tokens"]
         try:
-            result = self._run.run(position, tokens[position], prompt)
+            best = yield from self._run.run(position, tokens[position], prompt)
         except IllegalInstructionError as error:
-            return self._end(ErrorCode.ILLEGAL, error.index)
+            self.end(ErrorCode.ILLEGAL, error.index)
+            return
         r["tiles"] = self._stream.rows_taken
         r["dump_committed"] = self._run.committed
+        r["dump_position"] = position + 1
         if prompt:
-            r["dump_position"] = position + 1
-            return 0
-        if result.nan:
-            return self._end(ErrorCode.NAN_LOGITS, position)
-        tokens[position + 1] = result.token
+            return
+        if best.nan:
+            r["dump_position"] = position
+            self.end(ErrorCode.NAN_LOGITS, position)
+            return
+        tokens[position + 1] = best.token
         r["tokens_valid"] = position + 2
         self._new_tokens += 1
         stops = [r[f"stop_{i}"] for i in range(min(r["stop_count"], 4))]
-        if self._new_tokens == r["max_new_tokens"] or result.token in stops or position + 1 == r["context_limit"]:
-            return self._end(ErrorCode.NONE)
-        r["dump_position"] = position + 1
-        return 0
+        if self._new_tokens == r["max_new_tokens"] or best.token in stops or position + 1 == r["context_limit"]:
+            r["dump_position"] = position
+            self.end(ErrorCode.NONE)
+
+    def end(self, error: ErrorCode, info: int = 0) -> None:
+        """End the run."""
+        r = self._registers
+        r["error"], r["error_info"] = error, info
+        r["ctrl"], r["state"] = _DONE, RunState.IDLE
+        r["done_count"] = (r["done_count"] + 1) & 0xFFFFFFFF
+        self._run = None
+        self._stream = None
 
     def counters(self) -> dict[str, int]:
         """See BoardModel: ``tiles`` counts, ``cycles``, ``ticks`` and all stalls are 0."""
@@ -250,12 +292,3 @@ class FunctionalBoard:
             if descriptors[-1].kind == AccessKind.NEXT:
                 return descriptors
         raise BoardError("the access program has no NEXT; derive it with hw.gpt2.access.derive_access")
-
-    def _end(self, error: ErrorCode, info: int = 0) -> int:
-        r = self._registers
-        r["error"], r["error_info"] = error, info
-        r["ctrl"], r["state"] = _DONE, RunState.IDLE
-        r["done_count"] = (r["done_count"] + 1) & 0xFFFFFFFF
-        self._run = None
-        self._stream = None
-        return 0

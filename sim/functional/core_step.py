@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +12,23 @@ from hw.board.board_model import BoardError
 from hw.board.gpt2_map import Flags
 from hw.gpt2.access import weight_rows
 from hw.gpt2.config import CoreConfig
-from hw.gpt2.isa import Commit, Instruction, Op, Operand, Path
+from hw.gpt2.isa import Commit, Instruction, Op, Operand, Params, Path
+from hw.gpt2.strips import addend_strips, operand_strips, result_strips
 from hw.numerics.fixed_sum import fixed_sums
-from hw.numerics.fp32_max import fp32_less, max_tree
+from hw.numerics.fp32_max import max_tree
 from hw.numerics.norm_scalars import norm_scalars
 
 from .attention import SCORE_HEADS, VALUE_HEADS
 from .channel_memory import ChannelMemory
+from .exchange import Best, BoardExchange, Sums, Waits
 from .lane_pool import for_ranges
 from .memory_writer import MemoryWriter
 from .product import PRODUCT_LANES, Operands, decode_words
 from .row_stream import RowStream
 
-__all__ = ["CoreStep", "IllegalInstructionError", "StepResult"]
+__all__ = ["CoreStep", "IllegalInstructionError"]
 
+_T = TypeVar("_T")
 _FP16_ONE = 0x3C00
 _MAX_HEADS = 128
 
@@ -36,24 +39,6 @@ class IllegalInstructionError(Exception):
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self.index = index
-
-
-@dataclasses.dataclass
-class StepResult:
-    """What the arg-max found in a step: the lowest column of the largest logit, and whether a valid logit was NaN."""
-
-    token: int = 0
-    nan: bool = False
-    found: bool = False
-    value: int = 0
-
-    def take(self, values: NDArray[np.uint32], first_column: int, vocab: int) -> None:
-        """Take part of the logits into account: fp32 bit patterns of columns ``first_column`` and on."""
-        valid = np.arange(first_column, first_column + values.size) < vocab
-        value, index, found, nan = max_tree(values, valid)
-        self.nan |= bool(nan)
-        if found and (not self.found or fp32_less(self.value, value)):
-            self.found, self.value, self.token = True, int(value), first_column + int(index)
 
 
 class CoreStep:
@@ -98,14 +83,25 @@ class CoreStep:
         self._probabilities = np.zeros(c.prob_words * c.tile, np.uint16)
         self._inverse = np.zeros(_MAX_HEADS, np.uint32)
         self._norm = np.zeros((2, 2), np.uint32)
+        self._awaited_sums: list[Sums | None] = [None, None]  # those that a scalar set will be computed from
+        self._exchange: BoardExchange | None = None
         self.committed = 0
         self._position = 0
         self._token = 0
-        self._result = StepResult()
+        self._best = Best()
 
-    def run(self, position: int, token: int, prompt: bool) -> StepResult:
-        """Execute one position. Raises IllegalInstructionError, or BoardError for sizes beyond the core's."""
-        self._position, self._token, self._result = position, token, StepResult()
+    def join(self, exchange: BoardExchange) -> None:
+        """Work with other boards from here on."""
+        self._exchange = exchange
+        exchange.strips = self._strips
+
+    def run(self, position: int, token: int, prompt: bool) -> Waits[Best]:
+        """Execute one position; the result is the best logit, of all boards.
+
+        Yields only when the core has joined other boards. Raises IllegalInstructionError, or BoardError for sizes
+        beyond the core's and orders of gathers that are illegal.
+        """
+        self._position, self._token, self._best = position, token, Best()
         self._stream.begin_step(position, token, prompt)
         index = 0
         while True:
@@ -114,15 +110,15 @@ class CoreStep:
             if instruction.decode_only and prompt:
                 continue
             if instruction.op == Op.NEXT:
-                return self._result
+                return (yield from self._end_step(index - 1, prompt))
             if instruction.op != Op.LOOP:
-                self._execute(index - 1, instruction, 0)
+                yield from self._execute(index - 1, instruction, 0)
                 continue
             for layer in range(instruction.strips):
                 for inner in range(index, index + instruction.words):
                     body = self._at(inner)
                     if not (body.decode_only and prompt):
-                        self._execute(inner, body, layer)
+                        yield from self._execute(inner, body, layer)
             index += instruction.words
 
     def _at(self, index: int) -> Instruction:
@@ -131,8 +127,19 @@ class CoreStep:
             raise IllegalInstructionError(index)
         return instruction
 
-    def _execute(self, index: int, instruction: Instruction, layer: int) -> None:
+    def _end_step(self, index: int, prompt: bool) -> Waits[Best]:
+        if self._exchange is not None:
+            if not prompt:
+                self._best = yield from _named(index, Op.NEXT, self._exchange.decide(self._best))
+            yield from _named(index, Op.NEXT, self._exchange.end_step())
+        return self._best
+
+    def _execute(self, index: int, instruction: Instruction, layer: int) -> Waits[None]:
         try:
+            if self._exchange is not None:
+                yield from _named(index, instruction.op, self._synchronise(instruction, self._exchange))
+            elif instruction.op == Op.GATHER or instruction.send:
+                raise BoardError("needs other boards, but register ring_boards says that there are none")
             if instruction.op == Op.MM:
                 self._product(instruction, layer)
             elif instruction.op == Op.EMB:
@@ -141,10 +148,32 @@ class CoreStep:
                 self._scores(instruction)
             elif instruction.op == Op.AV:
                 self._attend(instruction)
-            else:
+            elif instruction.op != Op.GATHER:
                 raise BoardError(f"{instruction.op.name} stands in a loop")
+            if self._exchange is not None and instruction.send:
+                self._exchange.send(result_strips(instruction, self._registers))
         except BoardError as error:
             raise type(error)(f"instruction {index} at position {self._position}: {error}") from None
+
+    def _synchronise(self, instruction: Instruction, exchange: BoardExchange) -> Waits[None]:
+        """Wait until all that an instruction uses has come from the other boards."""
+        exchange.begin()
+        if instruction.op == Op.GATHER:
+            exchange.gather(instruction)
+            return
+        for strips in operand_strips(instruction, self._registers, self._config):
+            yield from exchange.access(strips)
+        yield from exchange.access(addend_strips(instruction))
+        yield from exchange.access(result_strips(instruction, self._registers))
+        if instruction.op == Op.MM and instruction.last and instruction.params == Params.NORM:
+            sums = self._awaited_sums[instruction.norm]
+            if sums is not None:
+                self._set_scalars(instruction.norm, *(yield from exchange.totals(sums)))
+
+    def _set_scalars(self, which: int, sum1: int, sum2: int, nan: bool) -> None:
+        r = self._registers
+        self._norm[which] = norm_scalars(sum1, sum2, r["width"], r["eps_term"], nan)
+        self._awaited_sums[which] = None
 
     def _decode(self, halves: NDArray[np.uint16], take: NDArray[np.bool_]) -> Operands:
         exponents, values = np.empty(halves.shape, np.int16), np.empty(halves.shape, np.float32)
@@ -205,13 +234,15 @@ class CoreStep:
     def _finish(self, mm: Instruction, layer: int, logits: NDArray[np.uint32]) -> None:
         r = self._registers
         if mm.path == Path.LOGITS:
-            self._result.take(logits.reshape(-1), mm.dst * self._config.lanes, r["vocab"])
+            self._best.take(_best(logits.reshape(-1), mm.dst * self._config.lanes, r["vocab"], r["token_offset"]))
             if r["flags"] & Flags.WRITE_LOGITS:
                 self._writer.write_logits(logits, mm.dst, self._position)
         elif mm.stats:
             vector = self._strips[mm.dst : mm.dst + mm.strips].reshape(-1)[: r["width"]]
-            sum1, sum2, nan = fixed_sums(vector)
-            self._norm[mm.stats_set] = norm_scalars(sum1, sum2, r["width"], r["eps_term"], nan)
+            if mm.send and self._exchange is not None:
+                self._awaited_sums[mm.stats_set] = self._exchange.contribute(fixed_sums(vector))
+            else:
+                self._set_scalars(mm.stats_set, *fixed_sums(vector))
         if mm.commit == Commit.KEYS:
             keys = r["heads"] * r["key_words"]
             _need(keys <= self._config.new_key_words, "new key words", keys, self._config.new_key_words)
@@ -285,6 +316,23 @@ class CoreStep:
         end = at.prob + (at.heads - 1) * at.prob_stride + blocks
         _need(at.heads >= 1 and end <= self._config.prob_words, "probabilities end at", end, self._config.prob_words)
         _need(at.head0 + at.heads <= _MAX_HEADS, "heads end at", at.head0 + at.heads, _MAX_HEADS)
+
+
+def _best(values: NDArray[np.uint32], first_column: int, vocab: int, token_offset: int) -> Best:
+    """Best of some logits: fp32 bit patterns of this board's columns ``first_column`` and on."""
+    valid = np.arange(first_column, first_column + values.size) < vocab
+    value, index, found, nan = max_tree(values, valid)
+    return Best(token_offset + first_column + int(index), bool(nan), bool(found), int(value))
+
+
+def _named(index: int, op: Op, work: Waits[_T]) -> Waits[_T]:
+    """Name the instruction in what ``work`` waits for."""
+    try:
+        while True:
+            yield f"instruction {index} ({op.name}) waits for {next(work)}"
+    except StopIteration as end:
+        result: _T = end.value
+        return result
 
 
 def _need(holds: bool, what: str, value: int, limit: object) -> None:

@@ -102,6 +102,7 @@ def _product_lanes(width: int) -> Callable[..., None]:
         first, last, params, path = modes
         words = bad.size
         param_depth = biases.shape[0]
+        split = not (first and last)
         row_quads = np.empty(width // 4, np.uint64)
         weights = row_quads.view(np.uint16)
         at = 0
@@ -115,7 +116,7 @@ def _product_lanes(width: int) -> Callable[..., None]:
                             if params == _NORM:
                                 _take_params(quads, rows[at + 1], lane, segment, column_sums, acc + s)
                         at += 2 if params == _NORM else 1
-                    slot, param = acc + s - g0, (acc + s) % param_depth
+                    slot, param = acc + s - (0 if split else g0), (acc + s) % param_depth
                     for lane in range(lane_range[0], lane_range[1]):
                         if i > 0 or not first:
                             before = bits_to_float(accumulators[slot, lane])

@@ -2,18 +2,23 @@
 
 from .hazards import hazard_table, legal_cells, program_cells, table_text
 from .random_case import CaseResult, RandomCase, random_case, run_case
+from .ring_case import RingCase, random_ring_case, ring_sizes, run_ring_case
 from .sensitivity import is_sensitive
 
 __all__ = [
     "COMMITTED_SEEDS",
     "CaseResult",
     "RandomCase",
+    "RingCase",
     "hazard_table",
     "is_sensitive",
     "legal_cells",
     "program_cells",
     "random_case",
+    "random_ring_case",
+    "ring_sizes",
     "run_case",
+    "run_ring_case",
     "table_text",
 ]
 

@@ -16,6 +16,7 @@ from hw.board.gpt2_map import STALL_CAUSES
 from hw.board.top import U280Top
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.lane import lane_module
+from sim.devices.link_timing import ClockPeriods
 from sim.devices.memory_config import device_sources
 from sim.rtl.build_cache import cached_folder
 from sim.rtl.hierarchy import joining_header, take_out
@@ -24,6 +25,17 @@ from sim.rtl.verilator import COMPILE_FLAGS, VERILATE_FLAGS, build_library, buil
 __all__ = ["BuiltBoard", "build_board", "compile_board", "export_board"]
 
 _HERE = pathlib.Path(__file__).parent
+_HARNESS = (
+    "harness.cpp",
+    "board.h",
+    "channel_memory.h",
+    "host_access.h",
+    "link_pins.h",
+    "memory_model.h",
+    "ring.h",
+    "shared_work.h",
+)
+_LINK_PORTS = 2  # of a kernel that can be part of a ring
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +146,9 @@ def compile_board(
             verilate_flags=verilate_flags,
             compile_flags=compile_flags,
         )
-    sources = {name: (_HERE / name).read_text() for name in ("harness.cpp", "memory_model.h", "shared_work.h")}
+    sources = {name: (_HERE / name).read_text() for name in _HARNESS}
     sources |= device_sources()
-    sources["board_ports.h"] = _ports_header(config)
+    sources["board_ports.h"] = _ports_header(config, _link_ports(export))
     sources["blocks.h"] = joining_header(block)
     library = build_library(
         f"board-{config.name}" + ("-trace" if trace else "" if block else "-flat"),
@@ -152,18 +164,31 @@ def compile_board(
     return BuiltBoard(library, config, export.sha256, trace, export.names_json())
 
 
-def _ports_header(config: CoreConfig) -> str:
+def _link_ports(export: Export) -> int:
+    """How many Aurora cores the kernel has pins for: 2, or 0 where it has none."""
+    ports = len(set(re.findall(r"\blink_(\d)_tx_tready\b", export.text)))
+    if ports not in (0, _LINK_PORTS):
+        raise ValueError(f"kernel {export.top} has {ports} link ports; it must have {_LINK_PORTS} or none")
+    return ports
+
+
+def _ports_header(config: CoreConfig, links: int) -> str:
     channels = " ".join(f"X({channel})" for channel in range(config.channels))
+    link_list = " ".join(f"X({link})" for link in range(links))
+    periods = ClockPeriods.of(config.core_clock_mhz, config.port_clock_mhz)
     return (
         "#pragma once\n"
         "#include <cstdint>\n"
         f"constexpr unsigned CHANNELS = {config.channels};\n"
         f"constexpr unsigned PORT_BYTES = {config.port_bytes};\n"
-        f"constexpr unsigned CORE_MHZ = {config.core_clock_mhz}, PORT_MHZ = {config.port_clock_mhz};\n"
+        f"constexpr unsigned LINKS = {links};\n"
+        f"constexpr uint64_t CORE_PERIOD = {periods.core}, PORT_PERIOD = {periods.port};\n"
+        f"constexpr uint64_t LINK_PERIOD = {periods.link};\n"
         f"constexpr unsigned STALL_STREAM = {STALL_CAUSES.index('stream')};\n"
         f"using AddressWord = {_word(ADDRESS_BITS)};\n"
         f"using StrobeWord = {_word(config.port_bytes)};\n"
         f"#define FOR_EACH_CHANNEL(X) {channels}\n"
+        f"#define FOR_EACH_LINK(X) {link_list}\n"
     )
 
 

@@ -50,7 +50,20 @@ _SIGNATURES: Mapping[str, tuple[object, tuple[object, ...]]] = {
     "board_state": (ctypes.c_int, (ctypes.c_void_p,)),
     "board_counter": (ctypes.c_uint64, (ctypes.c_void_p, ctypes.c_int)),
     "board_message": (ctypes.c_char_p, (ctypes.c_void_p,)),
+    "board_waiting": (ctypes.c_char_p, (ctypes.c_void_p,)),
     "board_trace": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64)),
+    "ring_ports": (ctypes.c_uint, ()),
+    "ring_new": (
+        ctypes.c_void_p,
+        (ctypes.c_uint, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64, ctypes.c_double),
+    ),
+    "ring_delete": (None, (ctypes.c_void_p,)),
+    "ring_board": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_uint)),
+    "ring_move": (None, (ctypes.c_void_p, ctypes.c_uint64)),
+    "ring_cut": (None, (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_int)),
+    "ring_mend": (None, (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)),
+    "ring_counters": (None, (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p)),
+    "ring_message": (ctypes.c_char_p, (ctypes.c_void_p,)),
 }
 
 

@@ -7,7 +7,7 @@ are exact; cycles, multiples of a power of two, are made of them at the end and 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -35,7 +35,7 @@ LOST_MEANINGS: Mapping[str, str] = MappingProxyType(
         "softmax": "probabilities or their sum were not ready, or no score row was free",
         "layernorm": "LayerNorm scalars were not ready, or their unit was busy",
         "key_value_write": "keys or values of the layer before were still being written",
-        "link": "another board's part had not arrived",
+        "link": "another board's strips, sums or arg-max had not arrived, or the queue toward the others was full",
         "run_start": "from start to the first tile of the run",
         "run_end": "from the last token to done",
     }
@@ -56,8 +56,10 @@ STALL_BUCKETS: Mapping[str, str] = MappingProxyType(
         "softmax": "softmax",
         "norm": "layernorm",
         "operand": "drain",
+        "link": "link",
         "new_kv": "dependency",
         "result": "dependency",
+        "send": "link",
         "stream": "memory",
         "drain": "run_end",
     }
@@ -78,41 +80,57 @@ class AttributionError(RuntimeError):
 class Attribution:
     """Cycles of a part of a run by what they were used for.
 
-    ``useful_products`` and ``lost_slots`` (by bucket) are products and product slots; they make up ``cycles`` times
-    ``slots_per_cycle``, else AttributionError.
+    ``useful_products`` and ``lost_slots`` (by bucket) are products and product slots of all ``boards``; they make up
+    ``cycles`` times ``boards`` times ``slots_per_cycle``, else AttributionError.
     """
 
     cycles: int
     slots_per_cycle: int
     useful_products: int
     lost_slots: Mapping[str, int]
+    boards: int = 1
 
     def __post_init__(self) -> None:
         named = self.useful_products + sum(self.lost_slots.values())
-        if named != self.cycles * self.slots_per_cycle:
-            raise AttributionError(
-                f"{self.cycles} cycles have {self.cycles * self.slots_per_cycle} product slots, {named} are named"
-            )
+        if named != self._slots:
+            raise AttributionError(f"{self.cycles} cycles have {self._slots} product slots, {named} are named")
+
+    @classmethod
+    def of_ring(cls, parts: Sequence[Attribution]) -> Attribution:
+        """The same part of a run on all boards of a ring, as long as on the slowest.
+
+        What others are shorter is ``link``: a few cycles of a step, at whose end all wait for each other's arg-max.
+        """
+        cycles = max(part.cycles for part in parts)
+        lost = {name: sum(part.lost_slots[name] for part in parts) for name in parts[0].lost_slots}
+        lost["link"] += sum((cycles - part.cycles) * part.slots_per_cycle for part in parts)
+        useful = sum(part.useful_products for part in parts)
+        return cls(cycles, parts[0].slots_per_cycle, useful, lost, len(parts))
+
+    @property
+    def _slots(self) -> int:
+        return self.cycles * self.slots_per_cycle * self.boards
 
     @property
     def useful_cycles(self) -> int | float:
-        """Cycles that the useful products would take alone, exactly."""
+        """Cycles that the useful products would take alone, of all boards together, exactly."""
         return self._cycles(self.useful_products)
 
     @property
     def useful_fraction(self) -> float:
         """Useful products over all product slots."""
-        return self.useful_products / (self.cycles * self.slots_per_cycle) if self.cycles else 0.0
+        return self.useful_products / self._slots if self.cycles else 0.0
 
     @property
     def lost_cycles(self) -> dict[str, int | float]:
-        """Lost cycles by bucket, exactly: with ``useful_cycles`` their sum is ``cycles``."""
+        """Lost cycles by bucket, exactly: with ``useful_cycles`` their sum is ``cycles`` times ``boards``."""
         return {name: self._cycles(slots) for name, slots in self.lost_slots.items()}
 
     def facts(self) -> dict[str, object]:
         """The figures for ``--json``."""
         return {
             "cycles": self.cycles,
+            "boards": self.boards,
             "useful_cycles": self.useful_cycles,
             "useful_fraction": self.useful_fraction,
             "lost_cycles": self.lost_cycles,

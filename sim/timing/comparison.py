@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
-import random
-import sys
-import time
 from collections.abc import Mapping, Sequence
 
-from hw.board.board_model import BoardStuckError
-from hw.board.gpt2_map import STALL_CAUSES, gpt2_register_map
-from hw.board.program import MemoryImage, Program
+from hw.board.gpt2_map import STALL_CAUSES
 from sim.devices.memory_config import DeviceTiming
-from sim.programs.image_builder import write_image
-from sim.programs.random_case import RandomCase
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard
 from sim.timing.attribution import AttributionError, Ledger, counter_attribution
+from sim.timing.gateware import Run, run_gateware
 from sim.timing.overrides import TimingOverrides
 from sim.timing.result import TimingResult
 from sim.timing.run import run_timing
@@ -26,33 +19,14 @@ from sim.timing.run import run_timing
 __all__ = [
     "Comparison",
     "GatewareRun",
-    "Run",
-    "case_run",
     "compare",
-    "folder_run",
+    "compared",
     "gateware_run",
-    "run_gateware",
     "run_model",
 ]
 
-_CHUNK_CYCLES = 50_000
-_REPORT_EVERY_S = 10.0
 _LARGE_SHARE, _LARGE_LIMIT = 0.005, 0.1  # of the run; of the counter
 _THREADED_PRODUCTS = 1024  # products a cycle from which a board is faster with two threads
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A program with its memory image and what the host writes before it starts.
-
-    ``tokens`` fill the token window from 0 on; ``registers`` are those that belong to the run.
-    """
-
-    name: str
-    program: Program
-    image: MemoryImage
-    tokens: tuple[int, ...]
-    registers: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,30 +100,20 @@ class GatewareRun:
         ``memory`` and ``overrides`` make it differ on purpose. Raises TimingError.
         """
         result = _timed(self.run, self.tokens, memory or self.memory, overrides)
-        timing = _counters(result)
-        buckets, why = {}, ""
-        try:
-            ledger = Ledger(self.run.program, result, self.run.registers["prompt_end"])
-            rtl, own = (counter_attribution(counters, ledger).lost_cycles for counters in (self.counters, timing))
-            buckets = {name: (rtl[name], own[name]) for name in rtl}
-        except AttributionError as error:
-            why = str(error)
-        return Comparison(self.run.name, self.memory_name, self.counters, timing, buckets, why)
+        return compared(self.run, self.memory_name, self.counters, result)
 
 
-def case_run(case: RandomCase, folder: pathlib.Path) -> Run:
-    """A random case; ``folder`` takes its image files."""
-    image = write_image(list(case.channels), case.channel_bytes, folder)
-    return Run(f"random {case.seed}", case.program, image, case.tokens, case.run_registers)
-
-
-def folder_run(path: pathlib.Path, position: int, prompt_end: int, new_tokens: int, seed: int = 0) -> Run:
-    """A program folder with random tokens up to ``prompt_end``. Raises ProgramError for a bad folder."""
-    program, image = Program.load(path)
-    rng = random.Random(seed)
-    tokens = tuple(rng.randrange(program.registers["vocab"]) for _ in range(prompt_end))
-    run = {"position": position, "prompt_end": prompt_end, "max_new_tokens": new_tokens, "flags": 0, "stop_count": 0}
-    return Run(f"{path.name} {program.core.name} {position}..{prompt_end}+{new_tokens}", program, image, tokens, run)
+def compared(run: Run, memory_name: str, counters: Mapping[str, int], result: TimingResult) -> Comparison:
+    """What the gateware counted beside the result of the timing model."""
+    timing = _counters(result)
+    buckets, why = {}, ""
+    try:
+        ledger = Ledger(run.program, result, run.registers["prompt_end"])
+        rtl, own = (counter_attribution(side, ledger).lost_cycles for side in (counters, timing))
+        buckets = {name: (rtl[name], own[name]) for name in rtl}
+    except AttributionError as error:
+        why = str(error)
+    return Comparison(run.name, memory_name, counters, timing, buckets, why)
 
 
 def gateware_run(
@@ -200,32 +164,3 @@ def _timed(run: Run, tokens: Sequence[int], memory: DeviceTiming, overrides: Tim
 
 def _counters(result: TimingResult) -> dict[str, int]:
     return {**result.counters, "first_token_cycles": result.token_cycles[0]}
-
-
-def run_gateware(
-    run: Run, board: RtlBoard, *, load: bool = True, max_cycles: int = 1 << 32
-) -> tuple[dict[str, int], list[int]]:
-    """Counters of the run, as in ``Comparison``, and all tokens that it left; ``load``: load the program first."""
-    table = gpt2_register_map(run.program.core)
-    window = table.window("tokens")
-    if load:
-        board.load(run.program, run.image)
-    for index, token in enumerate(run.tokens):
-        board.write_register(window.offset + window.stride * index, token)
-    for name, value in run.registers.items():
-        board.write_register(table[name].offset, value)
-    board.write_register(table["ctrl"].offset, 1)
-    cycles, report = 0, time.monotonic() + _REPORT_EVERY_S
-    while not board.read_register(table["ctrl"].offset) & 2:
-        if cycles >= max_cycles:
-            raise BoardStuckError(f"{run.name} has not ended after {cycles} cycles; {board.waits_for()}")
-        cycles += board.advance(_CHUNK_CYCLES)
-        if time.monotonic() >= report:
-            print(f"{run.name}: gateware at cycle {cycles}", file=sys.stderr, flush=True)
-            report = time.monotonic() + _REPORT_EVERY_S
-    counters = board.counters()
-    counters["refresh_stalls"] = counters["harness_refresh_stalls"]
-    first = table["first_token_cycles"]
-    counters["first_token_cycles"] = board.read_register(first.offset, first.bits // 8)
-    valid = board.read_register(table["tokens_valid"].offset)
-    return counters, [board.read_register(window.offset + window.stride * i) for i in range(valid)]

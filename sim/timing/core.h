@@ -1,6 +1,8 @@
 // The core (hw/gpt2/core.py) and its control (hw/board/control.py), one cycle of the core's clock at a time:
 // decide() looks at the registers, clock() moves them; the edges of the port clock that fall between are taken between.
 #pragma once
+#include <memory>
+#include "core_ring.h"
 #include "fetch.h"
 #include "issue.h"
 #include "kv_writer.h"
@@ -19,6 +21,7 @@ class Core {
 public:
     State state;
     uint64_t idle_cycles = 0;  // without a tile
+    std::unique_ptr<CoreRing> ring;  // if there are other boards
 
     Core(const Sizes& sizes, const Program& program, const Registers& cfg, MemoryPorts& ports, Record& record)
         : state(in_range(sizes, cfg) ? State::RUN : State::RESET), sizes_(sizes), ports_(ports), record_(record),
@@ -42,16 +45,18 @@ public:
     void clock(uint64_t now) {
         if (state == State::RESET) {
             ports_.core_clock(false, 0, 0, false, {});
+            if (ring) ring->rest(now);
             if (--reset_left_ == 0) state = State::IDLE;
             return;
         }
         const bool run = state == State::RUN, fire = issued_.stall < 0;
+        const bool best = now == token_at_, decided = ring ? ring->peers.decided() : best;
         const bool row_valid = ports_.row_valid(), popped = ports_.row_popped(), read_ready = ports_.read_ready();
         const uint32_t outstanding = ports_.writes_outstanding();
-        const bool writing = kv_.writing() || logits_.busy();
+        const bool writing = kv_.writing() || logits_.busy() || (ring && !ring->outbox.idle());
         const bool drained =
             quiet_ == sizes_.quiet_cycles && !writing && !ports_.rows_outstanding() && !outstanding;
-        const Fetch::Result fetched = fetch_.clock(run, taken_, now == token_at_);
+        const Fetch::Result fetched = fetch_.clock(run, !ring || ring->peers.joined, taken_, decided);
 
         const WriteCommand kv_command = kv_.command(), logits_command = logits_.command();
         const bool kv_turn = arbiter_.kv(kv_command);
@@ -67,6 +72,7 @@ public:
         kv_.clock(kv_turn && write.valid, outstanding, now);
         logits_.clock(!kv_turn && write.valid, now);
         if (fire) begin(issued_, now);
+        if (ring) exchange(run, best, now);
 
         idle_cycles = fire ? 0 : idle_cycles + 1;
         quiet_ = run || fire ? 0 : quiet_ + (quiet_ != sizes_.quiet_cycles);
@@ -94,6 +100,8 @@ private:
         h.norm_free = statistics_.norm_free, h.softmax_free = softmax_.free_at;
         h.score_room = softmax_.full(now), h.logits = logits_.full();
         h.row = ports_.row_valid(), h.waiting = fetch_.waiting();
+        h.ring = ring != nullptr, h.joining = ring && !ring->peers.joined, h.room = !ring || ring->outbox.room();
+        h.sums = ring && ring->peers.sums_missing(), h.best = ring && ring->peers.best_missing();
         return h;
     }
 
@@ -112,12 +120,23 @@ private:
         if (issued.head_start) softmax_.head_start(issued.head);
         if (issued.score_start) softmax_.score_start();
         if (issued.score_last) softmax_.score_last(issued.head, issued.tiles, now);
-        if (issued.stats_start) statistics_.start(issued.stats_set, issued.strip, now);
+        if (issued.stats_start) statistics_.start(issued.stats_set, issued.strip, issued.send, now);
+        if (issued.send) ring->outbox.strip(issued.dst, issued.flush, now + sizes_.write);
+        if (ring && issued.strip && issued.dst < sizes_.new_key_base) storing_.push(now + sizes_.write);
         if (issued.logits) logits_.strip(issued.index, issued.strip_last, issued.position, now);
         if (issued.commit == COMMIT_KEYS || issued.commit == COMMIT_VALUES)
             kv_.commit_start(issued.commit == COMMIT_VALUES, issued.strip, issued.layer, issued.position, now);
         // report stage, maximum tree and the register behind it, decision
         if (issued.commit == COMMIT_TOKEN && issued.logits) token_at_ = now + sizes_.report + sizes_.max_latency + 2;
+    }
+
+    // One cycle of what goes to and comes from the other boards.
+    void exchange(bool run, bool best, uint64_t now) {
+        if (run && ring->peers.total()) statistics_.total(now);
+        const bool storing = !storing_.empty() && storing_.front() == now;
+        if (storing) storing_.pop();
+        const Peers::Own own{statistics_.shares(now), best};
+        ring->clock(now, run, storing, own, [this](uint32_t strip) { issue_.arrive(strip); });
     }
 
     const Sizes& sizes_;
@@ -132,6 +151,7 @@ private:
     LogitsWriter logits_;
     WriteArbiter arbiter_;
     Issued issued_;
+    Queue<uint64_t> storing_;  // cycles in which own strips go to the activation memory
     bool at_issue_ = false, taken_ = false;
     uint32_t tokens_valid_, reset_left_, quiet_ = 0, drained_ = 0;
     uint64_t token_at_ = ~0ull;

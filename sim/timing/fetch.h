@@ -7,6 +7,8 @@ namespace timing {
 struct Work {
     const Instruction* code = nullptr;
     uint32_t index = 0, layer = 0, position = 0;
+    const Instruction* gather = nullptr;  // the GATHER in front of it
+    bool begins = false;                  // a position
 };
 
 class Fetch {
@@ -25,17 +27,18 @@ public:
         int64_t token = 0;
     };
 
-    // One cycle. `work_take`: the issue unit takes `work`; `token_valid`: the arg-max has decided.
-    Result clock(bool run, bool work_take, bool token_valid) {
+    // One cycle. `go`: the first position may begin; `work_take`: the issue unit takes `work`; `token_valid`: the
+    // arg-max has decided.
+    Result clock(bool run, bool go, bool work_take, bool token_valid) {
         Result result;
         const bool was_valid = work_valid;
         if (work_take) work_valid = false;
         switch (state_) {
             case START:
-                if (run) position_ = cfg_.position, state_ = POSITION;
+                if (run && go) position_ = cfg_.position, state_ = POSITION;
                 break;
             case POSITION:
-                pc_ = layer_ = loop_left_ = 0;
+                pc_ = layer_ = loop_left_ = 0, begins_ = true;
                 state_ = TOKEN;
                 break;
             case TOKEN:
@@ -86,9 +89,13 @@ private:
         } else if (code.op == OP_LOOP) {
             loop_first_ = pc_ + 1, loop_last_ = pc_ + code.words, loop_left_ = code.strips;
             ++pc_, layer_ = 0, state_ = ADDRESS;
+        } else if (code.op == OP_GATHER) {
+            gather_ = &code;
+            advance();
         } else if (!full) {
             work_valid = true;
-            work = {&code, pc_, layer_, position_};
+            work = {&code, pc_, layer_, position_, gather_, begins_};
+            gather_ = nullptr, begins_ = false;
             advance();
         }
     }
@@ -110,6 +117,8 @@ private:
     State state_ = START;
     uint32_t pc_ = 0, position_ = 0, layer_ = 0, loop_first_ = 0, loop_last_ = 0, loop_left_ = 0;
     int64_t decided_ = 0;
+    const Instruction* gather_ = nullptr;
+    bool begins_ = false;
 };
 
 }  // namespace timing

@@ -15,10 +15,8 @@ from itertools import pairwise
 
 from hw.board.program import Program
 from hw.gpt2.isa import Access, AccessKind
-from sim.devices.memory_config import DeviceTiming
-from sim.timing.overrides import TimingOverrides
+from sim.timing.machine import Machine
 from sim.timing.result import TimingResult
-from sim.timing.run import run_timing
 
 __all__ = ["TOLERANCE", "Curve", "Prefill", "Proof", "prefill", "step_cycles", "step_rows"]
 
@@ -47,41 +45,26 @@ def step_rows(program: Program, attended: int, *, prompt: bool = False) -> int:
     return rows
 
 
-def step_cycles(
-    program: Program,
-    attended: int,
-    memory: DeviceTiming,
-    *,
-    prompt: bool = False,
-    overrides: TimingOverrides | None = None,
-) -> int:
+def step_cycles(machine: Machine, attended: int, *, prompt: bool = False) -> int:
     """Cycles of a steady step, the second of two, with ``attended`` positions (2 or more), its own included.
 
     A decode step counts from the token before to its own token, a prompt step from its first tile to that of the next
-    position. Raises ValueError if there is no such pair of steps within the program's context.
+    position, in a ring on board 0. Raises ValueError if there is no such pair of steps within the context.
     """
-    limit = program.registers["context_limit"]
+    limit = machine.context
     if not 2 <= attended <= limit - prompt:
         raise ValueError(f"attended must be 2 to {limit - prompt} for two steps in a row, got {attended!r}")
     first = attended - 2
-
-    def run(prompt_end: int, new_tokens: int, stop: int | None = None) -> TimingResult:
-        return run_timing(
-            program,
-            position=first,
-            prompt_end=prompt_end,
-            max_new_tokens=new_tokens,
-            memory=memory,
-            overrides=overrides,
-            stop_position=stop,
-        )
-
     if prompt:
-        spans = run(attended + 1, 1, attended).spans
-        begin = spans["first_issue"][spans["position"] == attended - 1][0]
-        return int(spans["first_issue"][-1] - begin)
-    before, own = run(first + 1, 2).token_cycles
+        run = machine.run(first, attended + 1, 1, stop_position=attended)[0]
+        return _begin(run, attended) - _begin(run, attended - 1)
+    before, own = machine.run(first, first + 1, 2)[0].token_cycles
     return own - before
+
+
+def _begin(run: TimingResult, position: int) -> int:
+    """Cycle of the run in which the first tile of ``position`` was issued."""
+    return int(run.spans["first_issue"][run.spans["position"] == position][0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,36 +172,27 @@ class Prefill:
 
 
 def prefill(
-    program: Program,
+    machine: Machine,
     prompt_tokens: int,
-    memory: DeviceTiming,
     *,
     exact_rows: int = _EXACT_ROWS,
-    overrides: TimingOverrides | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> Prefill:
-    """Cycles of a prompt of ``prompt_tokens`` from an empty cache to its first new token.
+    """Cycles of a prompt of ``prompt_tokens`` from an empty cache to its first new token, in a ring on board 0.
 
     A prompt that streams at most ``exact_rows`` rows is simulated whole, a longer one by its first and its last
     position and steps between, as far as they are needed; ``progress`` is told before each of them what it is, how many
     are done and how many are known to be needed. Raises ValueError if it does not fit the context.
     """
-    limit = program.registers["context_limit"]
+    limit = machine.context
     if not 1 <= prompt_tokens <= limit:
         raise ValueError(f"prompt_tokens must be 1 to {limit}, got {prompt_tokens!r}")
 
     def run(position: int, stop: int | None = None) -> TimingResult:
-        return run_timing(
-            program,
-            position=position,
-            prompt_end=prompt_tokens,
-            max_new_tokens=1,
-            memory=memory,
-            overrides=overrides,
-            stop_position=stop,
-        )
+        return machine.run(position, prompt_tokens, 1, stop_position=stop)[0]
 
-    rows = sum(step_rows(program, n, prompt=n < prompt_tokens) for n in range(1, prompt_tokens + 1))
+    every = range(1, prompt_tokens + 1)
+    rows = sum(step_rows(program, n, prompt=n < prompt_tokens) for program in machine.programs for n in every)
     if prompt_tokens < 4 or rows <= exact_rows:
         return Prefill(run(0).token_cycles[0], prompt_tokens, ())
 
@@ -227,17 +201,16 @@ def prefill(
             progress(f"timing a prompt, position {position} of {prompt_tokens}", done, needed)
 
     curve = Curve(
-        lambda attended: step_cycles(program, attended, memory, prompt=True, overrides=overrides),
-        lambda attended: step_rows(program, attended, prompt=True),
-        program.core.tile,
+        lambda attended: step_cycles(machine, attended, prompt=True),
+        lambda attended: max(step_rows(program, attended, prompt=True) for program in machine.programs),
+        machine.programs[0].core.tile,
         lambda position, done, needed: tell(position, done, needed + 2),  # the first and the last come behind them
     )
     between = curve.total(2, prompt_tokens - 1)
     count = len(curve.samples)
     tell(1, count, count + 2)
-    first = run(0, stop=1).cycles
+    first = _begin(run(0, stop=1), 1)
     tell(prompt_tokens, count + 1, count + 2)
     last = run(prompt_tokens - 2)
-    begin = last.spans["first_issue"][last.spans["position"] == prompt_tokens - 1][0]
-    cycles = first + between + last.token_cycles[0] - int(begin)
+    cycles = first + between + last.token_cycles[0] - _begin(last, prompt_tokens - 1)
     return Prefill(round(cycles), count + 2, tuple(curve.proofs))

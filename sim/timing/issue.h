@@ -17,6 +17,11 @@ struct Hazards {
     bool logits;         // logits writer is full
     bool row;            // the stream has a row
     bool waiting;        // fetch is at a token boundary
+    bool ring;           // there are other boards
+    bool joining;        // they have not begun
+    bool sums;           // sums of other boards are missing
+    bool best;           // ... their arg-max
+    bool room;           // results can be sent
 };
 
 // What a cycle of the issue unit did.
@@ -26,8 +31,10 @@ struct Issued {
     bool stats_start = false, head_start = false, score_start = false;
     bool strip = false, logits = false, score_last = false;  // results of this tile
     bool strip_last = false, stats = false;
+    bool send = false, flush = false;  // to the other boards; the end of a frame
     int commit = COMMIT_NONE;
-    uint32_t index = 0, tiles = 0, head = 0, stats_set = 0;  // logits strip; rows of scores of a head
+    uint32_t index = 0, dst = 0;  // logits strip; strip address
+    uint32_t tiles = 0, head = 0, stats_set = 0;  // rows of scores of a head
     uint32_t layer = 0, position = 0;
 };
 
@@ -38,7 +45,10 @@ public:
 
     Issue(const Sizes& sizes, const Registers& cfg)
         : sizes_(sizes), cfg_(cfg), strip_free_(sizes.strip_addresses + sizes.strips_per_word),
-          acc_used_(sizes.acc_depth, NEVER) {}
+          missing_(strip_free_.size()), acc_used_(sizes.acc_depth, NEVER) {}
+
+    // Another board's strip can be read by tiles that issue from now on.
+    void arrive(uint32_t strip) { --missing_[strip]; }
 
     // One cycle; `taken` tells whether the fetch unit's work was taken.
     Issued clock(bool run, const Fetch& fetch, const Hazards& h, uint64_t now, bool& taken) {
@@ -47,14 +57,17 @@ public:
         if (!run) {
             out.stall = STALL_DRAIN;
         } else if (!valid) {
-            out.stall = h.waiting ? STALL_TOKEN : STALL_INSTRUCTION;
+            const bool link = h.joining || (h.waiting && h.best) || late(fetch, h);
+            out.stall = link ? STALL_LINK : h.waiting ? STALL_TOKEN : STALL_INSTRUCTION;
         } else {
             look();
             out.stall = check(h, now);
             if (out.stall < 0) fire(out, now);
         }
         const bool done = out.stall < 0 && out.end;
-        if (run && fetch.work_valid && (!valid || done)) take(fetch.work), taken = true;
+        const bool held = (fetch.work.gather && announcing(now)) || late(fetch, h);
+        const bool ready = (!valid || done) && !held;
+        if (run && fetch.work_valid && ready) take(fetch.work, now), taken = true;
         else if (done) valid = false;
         return out;
     }
@@ -62,8 +75,9 @@ public:
 private:
     static constexpr uint64_t NEVER = ~0ull >> 1;
 
-    void take(const Work& work) {
+    void take(const Work& work, uint64_t now) {
         cur = work, code_ = work.code, valid = true;
+        if (work.gather) announce(*work.gather, now);
         base_ = middle_ = inner_ = rows_taken_ = head_src_ = 0;
         is_mm_ = code_->op == OP_MM || code_->op == OP_EMB, is_sc_ = code_->op == OP_SC;
         head_kv_ = code_->head0 * (is_sc_ ? cfg_.key_words : cfg_.value_strips);
@@ -72,6 +86,23 @@ private:
         last_middle_ = is_mm_ ? words - 1 : cur.position / (is_sc_ ? sizes_.lanes : sizes_.tile);
         last_inner_ = uint32_t(is_sc_ ? cfg_.key_words : cfg_.value_strips) - 1;
         changed_ = true;
+    }
+
+    // Other boards' strips of a vector will be written anew.
+    void announce(const Instruction& gather, uint64_t now) {
+        for (int32_t i = 0; i < gather.strips; ++i)
+            if (i < gather.src || i >= gather.src + gather.words) ++missing_[gather.dst + i];
+        announced_word_ = gather.dst / sizes_.strips_per_word, announced_at_ = now + 1;
+        announced_last_ = (gather.dst + gather.strips - 1) / sizes_.strips_per_word;
+    }
+    // A position does not begin before the sums of the one before, which nobody may have used, are done with.
+    static bool late(const Fetch& fetch, const Hazards& h) {
+        return fetch.work_valid && fetch.work.begins && h.statistics && h.ring;
+    }
+    // The scoreboard notes an announcement a word a cycle.
+    bool announcing(uint64_t now) const { return now - announced_at_ <= announced_last_ - announced_word_; }
+    bool soon(uint32_t word, uint64_t now) const {
+        return announcing(now) && word >= announced_word_ + (now - announced_at_) && word <= announced_last_;
     }
 
     // What the present tile is; kept while it waits.
@@ -87,7 +118,7 @@ private:
         end_ = !param_ && inner_end_ && middle_end_ && outer_end_;
         acc_start_ = is_mm_ ? code.first && middle_ == 0 : (is_sc_ ? inner_ : middle_) == 0;
         acc_end_ = is_mm_ ? code.last && middle_end_ : is_sc_ ? inner_end_ : middle_end_;
-        acc_ = code.acc + (is_sc_ ? 0 : inner_);
+        acc_ = code.acc + (is_sc_ ? 0 : is_mm_ && !(code.first && code.last) ? strip : inner_);
         logits_ = is_mm_ && code.path == PATH_LOGITS;
         strip_ = !param_ && acc_end_ && !is_sc_ && !logits_;
         head_ = code.head0 + base_;
@@ -111,13 +142,21 @@ private:
         return false;
     }
 
+    // Announced and not come, or come and not announced: the scoreboard does not tell them apart.
+    bool owed(uint32_t first, uint32_t count) const {
+        for (uint32_t i = 0; i < count; ++i)
+            if (missing_[first + i]) return true;
+        return false;
+    }
+
     // The first cause in the hardware's order of priority, or -1.
     int check(const Hazards& h, uint64_t now) const {
         static_assert(STALL_WRITER < STALL_STATISTICS && STALL_STATISTICS < STALL_PARAMS &&
                           STALL_PARAMS < STALL_ACCUMULATOR && STALL_ACCUMULATOR < STALL_SCORE_ROOM &&
                           STALL_SCORE_ROOM < STALL_SOFTMAX && STALL_SOFTMAX < STALL_NORM &&
-                          STALL_NORM < STALL_OPERAND && STALL_OPERAND < STALL_NEW_KV &&
-                          STALL_NEW_KV < STALL_RESULT && STALL_RESULT < STALL_STREAM,
+                          STALL_NORM < STALL_OPERAND && STALL_OPERAND < STALL_LINK &&
+                          STALL_LINK < STALL_NEW_KV && STALL_NEW_KV < STALL_RESULT &&
+                          STALL_RESULT < STALL_SEND && STALL_SEND < STALL_STREAM,
                       "the checks below stand in another order than the hardware's causes");
         const Instruction& code = *code_;
         if (is_mm_) {
@@ -132,12 +171,18 @@ private:
         }
         if (!is_mm_ && (!is_sc_ || (middle_ == 0 && inner_ == 0)) && now < h.softmax_free[head_]) return STALL_SOFTMAX;
         if (!param_) {
-            if (is_mm_ && acc_end_ && code.params == PARAMS_NORM && now < h.norm_free[code.norm]) return STALL_NORM;
+            const bool norm = is_mm_ && acc_end_ && code.params == PARAMS_NORM && now < h.norm_free[code.norm];
+            if (norm && !h.sums) return STALL_NORM;
             if (busy(operand_, needed_, now)) return STALL_OPERAND;
+            if (norm || owed(operand_, needed_)) return STALL_LINK;
+            if (needed_ && soon(operand_ / sizes_.strips_per_word, now)) return STALL_LINK;
+            const bool claims = strip_ && !code.send;
+            if (claims && (owed(dst_, 1) || soon(dst_ / sizes_.strips_per_word, now))) return STALL_LINK;
         }
         if (busy(new_, new_needed_, now)) return STALL_NEW_KV;
         if (strip_ && now < strip_free_[dst_]) return STALL_RESULT;
         if (!param_ && acc_end_ && logits_ && h.logits) return STALL_RESULT;
+        if (strip_ && code.send && !h.room) return STALL_SEND;
         return h.row ? -1 : STALL_STREAM;
     }
 
@@ -157,6 +202,7 @@ private:
         out.strip = strip_, out.logits = acc_end_ && logits_, out.strip_last = is_sc_ ? middle_end_ : end_;
         out.score_start = is_sc_ && acc_end_, out.score_last = out.score_start && middle_end_;
         out.tiles = middle_ + 1, out.index = code.dst + base_ + inner_;
+        out.send = strip_ && code.send, out.flush = inner_end_, out.dst = dst_;
         out.stats = is_mm_ && code.stats, out.stats_start = out.stats && end_;
         if (is_mm_ && end_) out.commit = code.commit;
         step();
@@ -186,8 +232,11 @@ private:
     const Registers& cfg_;
     const Instruction* code_ = nullptr;
     std::vector<uint64_t> strip_free_;  // scoreboard: cycle from which a strip may be read or written again
+    std::vector<int32_t> missing_;      // results that other boards owe each strip, less those that have come
     std::vector<uint64_t> acc_used_;    // cycle of the last tile on an accumulator
     uint64_t param_free_[2] = {0, 0};
+    uint64_t announced_at_ = NEVER;  // cycle in which the first word of the latest announcement is noted
+    uint32_t announced_word_ = 0, announced_last_ = 0;
     uint32_t base_ = 0, middle_ = 0, inner_ = 0, rows_taken_ = 0, head_src_ = 0, head_kv_ = 0;
     uint32_t rows_ = 0, last_middle_ = 0, last_inner_ = 0;
     bool is_mm_ = false, is_sc_ = false, changed_ = false;

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TypeVar
 
 from sim.timing.hardware import Sizes
+from sim.timing.ring_hardware import RingSizes
 
 __all__ = ["TimingOverrides"]
+
+_AnySizes = TypeVar("_AnySizes", Sizes, RingSizes)
+_CORE = frozenset(field.name for field in dataclasses.fields(Sizes))
+_RING = frozenset(field.name for field in dataclasses.fields(RingSizes)) - _CORE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +25,8 @@ class TimingOverrides:
     fifo_words : int, optional
         Rows of the read FIFOs; None for the hardware's.
     extra_cycles : mapping from str to int
-        What the named sizes, stages and latencies of ``sim.timing.hardware.Sizes`` have more than the hardware.
+        What the named sizes, stages and latencies of ``sim.timing.hardware.Sizes`` have more than the hardware, in a
+        ring those of ``sim.timing.ring_hardware.RingSizes``, too.
     """
 
     fifo_words: int | None = None
@@ -27,10 +34,27 @@ class TimingOverrides:
 
     def apply(self, sizes: Sizes) -> Sizes:
         """The sizes with these departures. Raises ValueError for a name that ``Sizes`` does not have."""
-        changes = {} if self.fifo_words is None else {"fifo_words": self.fifo_words}
-        known = {field.name for field in dataclasses.fields(Sizes)}
-        for name, extra in self.extra_cycles.items():
-            if name not in known:
-                raise ValueError(f"no stage or latency is called {name!r}; known: {', '.join(sorted(known))}")
-            changes[name] = changes.get(name, getattr(sizes, name)) + extra
-        return dataclasses.replace(sizes, **changes)
+        for name in self.extra_cycles:
+            if name not in _CORE:
+                raise ValueError(f"no stage or latency is called {name!r}; known: {', '.join(sorted(_CORE))}")
+        return _more(sizes if self.fifo_words is None else dataclasses.replace(sizes, fifo_words=self.fifo_words), self)
+
+    def apply_ring(self, sizes: RingSizes) -> RingSizes:
+        """Likewise the sizes of the ring. Raises ValueError for a name that neither structure has."""
+        for name in self.extra_cycles:
+            if name not in _CORE | _RING:
+                raise ValueError(f"no stage or latency is called {name!r}; known: {', '.join(sorted(_CORE | _RING))}")
+        return _more(sizes, self)
+
+    def of_core(self) -> TimingOverrides:
+        """Those of a board alone."""
+        return TimingOverrides(self.fifo_words, {k: v for k, v in self.extra_cycles.items() if k in _CORE})
+
+
+def _more(sizes: _AnySizes, overrides: TimingOverrides) -> _AnySizes:
+    changes = {
+        name: getattr(sizes, name) + extra
+        for name, extra in overrides.extra_cycles.items()
+        if name in (_CORE if isinstance(sizes, Sizes) else _RING)
+    }
+    return dataclasses.replace(sizes, **changes)

@@ -18,8 +18,8 @@ Positions = NDArray[np.int64]
 class InstructionWork:
     """What each instruction of a program computes at a position.
 
-    The dimensions of the model are those in ``program.notes["model"]``. Without them every column of a product counts
-    as true, except logits beyond ``vocab``.
+    The dimensions of the model are those in ``program.notes["model"]``, a board's part of them in ``notes["slices"]``.
+    Without them every column of a product counts as true, except logits beyond ``vocab``.
 
     Members: ``instructions``: decoded, by index; ``names``: what each computes (``program.notes``), else its operation;
     ``in_loop``: whether it runs once a layer; ``slots_per_cycle``: products that the matrix unit makes in a cycle.
@@ -34,6 +34,7 @@ class InstructionWork:
         self._registers = program.registers
         model = program.notes.get("model")
         self._model: Mapping[str, int] | None = model if isinstance(model, dict) else None
+        self._columns_of = None if self._model is None else _own_columns(self._model, program.notes.get("slices"))
         self._query_words = {
             word
             for one in self.instructions
@@ -50,7 +51,7 @@ class InstructionWork:
         instruction = self.instructions[index]
         if instruction.op == Op.MM:
             elements = (instruction.words - 1) * self._core.tile + instruction.tail
-            return np.full(len(positions), elements * self._columns(instruction), np.int64)
+            return np.full(len(positions), elements * self._columns(index), np.int64)
         if instruction.op in (Op.SC, Op.AV):
             return instruction.heads * (positions + 1) * self._head_size(instruction)
         return np.zeros(len(positions), np.int64)
@@ -76,24 +77,25 @@ class InstructionWork:
         words = instruction.words if instruction.op == Op.MM else 1
         return (words - 1) * min(instruction.group, instruction.strips) + 1
 
-    def _columns(self, instruction: Instruction) -> int:
-        """Columns of an MM that belong to the model."""
-        core, model = self._core, self._model
-        all_columns = instruction.strips * core.lanes
-        if instruction.path == Path.LOGITS:
-            return max(0, min(all_columns, self._registers["vocab"] - instruction.dst * core.lanes))
-        if model is None:
+    def _columns(self, index: int) -> int:
+        """Columns of an MM that belong to the model, on this board."""
+        core, last = self._core, self._last_run(index)
+        all_columns = last.strips * core.lanes
+        if last.path == Path.LOGITS:
+            return max(0, min(all_columns, self._registers["vocab"] - last.dst * core.lanes))
+        if self._columns_of is None:
             return all_columns
-        if instruction.path == Path.GELU:
-            return min(all_columns, model["n_inner"])
-        # Keys and queries are padded to whole words a head; heads x head size is the width.
-        whole_vector = (
-            instruction.dst >= core.new_key_base
-            or instruction.path == Path.RESIDUAL
-            or instruction.stats
-            or instruction.dst // core.strips_per_word in self._query_words
-        )
-        return min(all_columns, model["n_embd"]) if whole_vector else all_columns
+        # Keys and queries are padded to whole words a head.
+        of_heads = last.dst >= core.new_key_base or last.dst // core.strips_per_word in self._query_words
+        kind = "inner" if last.path == Path.GELU else "heads" if of_heads else "x"
+        slice_of_model = of_heads or last.path in (Path.GELU, Path.RESIDUAL) or last.stats
+        return min(all_columns, self._columns_of[kind]) if slice_of_model else all_columns
+
+    def _last_run(self, index: int) -> Instruction:
+        """The run with the results of the product that instruction ``index`` is a run of."""
+        run = self.instructions[index]
+        same = (one for one in self.instructions[index:] if one.op == Op.MM and one.last and one.acc == run.acc)
+        return run if run.last else next(same, run)
 
     def _head_size(self, instruction: Instruction) -> int:
         if self._model is not None:
@@ -101,6 +103,17 @@ class InstructionWork:
         if instruction.op == Op.SC:
             return (self._registers["key_words"] - 1) * self._core.tile + instruction.tail
         return self._registers["value_strips"] * self._core.lanes
+
+
+def _own_columns(model: Mapping[str, int], slices: object) -> dict[str, int]:
+    """Columns of a board's results by kind; ``slices`` (``program.notes``) say its part of each."""
+    part = slices if isinstance(slices, dict) else {}
+
+    def count(kind: str, whole: int) -> int:
+        return int(part[kind]["count"]) if kind in part else whole
+
+    heads = count("heads", model["n_head"]) * (model["n_embd"] // model["n_head"])
+    return {"heads": heads, "x": count("x", model["n_embd"]), "inner": count("inner", model["n_inner"])}
 
 
 def _names(program: Program, instructions: list[Instruction]) -> list[str]:

@@ -22,7 +22,8 @@ public:
 
     // Whether the first tile of a position was issued.
     bool begun(int64_t position) const {
-        return !spans.empty() && spans.back().position == position && spans.back().first_issue >= 0;
+        return !spans.empty() && (spans.back().position > position ||
+                                  (spans.back().position == position && spans.back().first_issue >= 0));
     }
 
     // A cycle without a tile; `open`: an instruction is at issue.

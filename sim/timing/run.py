@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import enum
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hw.board.board_model import BANK_BYTES
 from hw.board.program import Program
-from hw.gpt2.isa import ACCESS_FIELDS, FIELDS, Access, Instruction
 from sim.devices.memory_config import DeviceTiming
-from sim.timing.hardware import REGISTERS, STOP_IDS, core_sizes, size_words
 from sim.timing.library import load_library
 from sim.timing.overrides import TimingOverrides
+from sim.timing.prepared import Outcome, RunRegisters, TimingError, complaint, new_board
 from sim.timing.result import TimingResult, read_result
 
 __all__ = ["TimingError", "run_timing"]
-
-
-class TimingError(RuntimeError):
-    """A run that makes no progress or does not end within its limit: the program is not legal, or the limit too low."""
-
-
-class _Outcome(enum.IntEnum):
-    FINISHED = 0
-    STUCK = 1
-    TOO_LONG = 2
-    STOPPED = 3
 
 
 def run_timing(
@@ -80,51 +62,16 @@ def run_timing(
     Raises TimingError if a limit is reached, IsaError for a word that is not in the instruction set, ValueError for a
     program that does not fit the core's memories or more than four stop ids.
     """
-    config = program.core
-    for what, words, depth in (
-        ("instructions", program.instructions, config.instructions),
-        ("descriptors", program.descriptors, config.descriptors),
-    ):
-        if len(words) > depth:
-            raise ValueError(f"program has {len(words)} {what}, core {config.name!r} holds {depth}")
-    if len(stop_ids) > STOP_IDS:
-        raise ValueError(f"{len(stop_ids)} stop ids, the core compares {STOP_IDS}")
-    run = {"position": position, "prompt_end": prompt_end, "max_new_tokens": max_new_tokens, "flags": flags}
-    values = {**program.registers, **(registers or {}), **run, "stop_count": len(stop_ids)}
-    stops = [*stop_ids, *[0] * STOP_IDS][:STOP_IDS]
-    sizes = size_words((overrides or TimingOverrides()).apply(core_sizes(config)))
-    cfg = np.array([*(values[name] for name in REGISTERS), *stops], np.int64)
-    instructions = _fields([Instruction.decode(word) for word in program.instructions], tuple(FIELDS), np.int32)
-    descriptors = _fields([Access.decode(word) for word in program.descriptors], tuple(ACCESS_FIELDS), np.int64)
-    known = np.array(tokens, np.int64)
-    offsets = np.array([values.get(f"hbm{c}", 0) % BANK_BYTES for c in range(config.channels)], np.uint64)
-    parameters = memory.memory_config(config.port_clock_mhz, config.port_bytes)
+    run = RunRegisters(position, prompt_end, max_new_tokens, flags, tuple(stop_ids))
     library = load_library()
-    board = library.timing_new(
-        *(sizes.ctypes.data, cfg.ctypes.data),
-        *(instructions.ctypes.data, len(instructions), descriptors.ctypes.data, len(descriptors)),
-        *(known.ctypes.data, len(known), ctypes.byref(parameters), memory.seed, offsets.ctypes.data),
-    )
+    board = new_board(library, program, run, memory, tokens, registers or {}, overrides or TimingOverrides())
     try:
         stop = -1 if stop_position is None else stop_position
-        outcome = library.timing_run(board, max_cycles, no_progress_cycles, stop, events)
+        library.timing_keep_events(board, events)
+        outcome = library.timing_run(board, max_cycles, no_progress_cycles, stop)
         result = read_result(library, board, program)
     finally:
         library.timing_delete(board)
-    if outcome in (_Outcome.STUCK, _Outcome.TOO_LONG):
-        raise TimingError(_complaint(outcome, result, max_cycles, no_progress_cycles))
+    if outcome in (Outcome.STUCK, Outcome.TOO_LONG):
+        raise TimingError(complaint(outcome, result, max_cycles, no_progress_cycles))
     return result
-
-
-def _complaint(outcome: int, result: TimingResult, max_cycles: int, no_progress_cycles: int) -> str:
-    where = "before the first instruction"
-    if len(result.spans):
-        where = f"at instruction {result.spans['index'][-1]} of position {result.spans['position'][-1]}"
-    why = f"no tile for {no_progress_cycles} cycles" if outcome == _Outcome.STUCK else f"more than {max_cycles} cycles"
-    return f"run stopped {where}, cycle {result.cycles}: {why}; is the program legal, is the limit high enough?"
-
-
-def _fields(
-    items: Sequence[Instruction] | Sequence[Access], names: Sequence[str], kind: type[np.signedinteger]
-) -> NDArray[np.signedinteger]:
-    return np.array([[int(getattr(item, name)) for name in names] for item in items], kind).reshape(-1, len(names))

@@ -12,20 +12,35 @@ public:
 
     Statistics(const Sizes& sizes, Record& record) : sizes_(sizes), record_(record) {}
 
-    // The last tile of a vector is issued at `now`; `strip`: its result is the last strip.
-    void start(uint32_t set, bool strip, uint64_t now) {
+    // The last tile of a vector is issued at `now`; `strip`: its result is the last strip. `share`: of this board's
+    // slice; then total() follows.
+    void start(uint32_t set, bool strip, bool share, uint64_t now) {
         free_at = norm_free[set] = NEVER;
         if (!strip) return;
         const uint64_t summed = now + sizes_.write + sizes_.vector_sum_latency;
+        set_ = set;
+        if (share) share_at_ = summed;
+        else scalars(set, summed);
+    }
+
+    // Whether the sums of this board's slice are there in cycle `now`.
+    bool shares(uint64_t now) const { return share_at_ == now; }
+    // The sums of all boards are there.
+    void total(uint64_t now) { scalars(set_, now); }
+
+private:
+    static constexpr uint64_t NEVER = ~0ull >> 1;
+
+    void scalars(uint32_t set, uint64_t summed) {
         norm_free[set] = summed + sizes_.norm_latency - sizes_.drain + 1;  // the flag's register
         free_at = summed + sizes_.norm_latency + 1 + 1;                  // the strobe's and the flag's
         record_.event(UNIT_NORM_SCALARS, set, 0, summed, summed + sizes_.norm_latency);
     }
 
-private:
-    static constexpr uint64_t NEVER = ~0ull >> 1;
     const Sizes& sizes_;
     Record& record_;
+    uint64_t share_at_ = NEVER;
+    uint32_t set_ = 0;
 };
 
 }  // namespace timing

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from hw.board.program import Program
-from sim.devices.memory_config import DeviceTiming
+from sim.timing.machine import Machine
 from sim.timing.result import TimingResult
-from sim.timing.run import run_timing
 
 __all__ = ["STEP_MEANING", "DecodeRun"]
 
@@ -65,13 +63,6 @@ class DecodeRun:
             return "the only step of a run, from the run's start to its last tile"
         return STEP_MEANING.format(steps=self.steps)
 
-    def time(self, program: Program, memory: DeviceTiming, *, events: bool = False) -> TimingResult:
-        """Run it on the timing model. Raises TimingError; ValueError for a program that does not fit its core."""
-        return run_timing(
-            program,
-            position=self.position,
-            prompt_end=self.prompt_end,
-            max_new_tokens=self.steps,
-            memory=memory,
-            events=events,
-        )
+    def time(self, machine: Machine, *, events: bool = False) -> tuple[TimingResult, ...]:
+        """Run it on the timing model; the result of each board. Raises TimingError; ValueError as ``Machine.run``."""
+        return machine.run(self.position, self.prompt_end, self.steps, events=events)

@@ -27,7 +27,8 @@ from sim.devices.memory_config import DeviceTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.programs.random_case import random_case
 from sim.rtl.build import BuiltBoard, build_board
-from sim.timing.comparison import Comparison, GatewareRun, Run, case_run, folder_run, gateware_run
+from sim.timing.comparison import Comparison, GatewareRun, gateware_run
+from sim.timing.gateware import Run, case_run, folder_run
 from sim.timing.twins import TWINS, Twin
 
 __all__ = ["Row", "Table", "exit_code", "main", "memories", "model_row", "parsed", "random_rows", "table_parser"]

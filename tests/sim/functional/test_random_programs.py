@@ -55,7 +55,7 @@ def test_every_legal_cell_has_three_programs(cases: list[RandomCase]) -> None:
 def test_every_feature_is_used(cases: list[RandomCase]) -> None:
     code = [i for case in cases for i in case.instructions]
     products = [i for i in code if i.op == Op.MM]
-    assert {i.op for i in code} == set(Op)
+    assert {i.op for i in code} == set(Op) - {Op.GATHER}
     assert {(i.path, i.params) for i in products} >= {
         (path, params) for path in Path for params in Params if not (path == Path.RESIDUAL and params == Params.NORM)
     }

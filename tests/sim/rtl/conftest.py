@@ -4,11 +4,12 @@ import dataclasses
 import hashlib
 
 import pytest
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
+from amaranth.lib.fifo import AsyncFIFO
 from amaranth.lib.wiring import In, Out
 
-from hw.board.core_interface import ADDRESS_BITS, core_members
+from hw.board.core_interface import ADDRESS_BITS, core_members, link_members
 from hw.board.export import export_verilog
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode
 from hw.board.program import MemoryImage, Program, Region
@@ -19,6 +20,8 @@ from hw.gpt2.config import core_config
 from sim.rtl.build import compile_board
 
 BURST = 16
+KEEPALIVE = 512
+TRAILER_KEEP = 0xFFFF
 
 
 class Mixer(wiring.Component):
@@ -46,7 +49,11 @@ class StandInCore(wiring.Component):
     def __init__(self, config):
         self.config = config
         self.pattern = Mixer()
-        members = core_members(config)
+        self.may_go = Signal(init=1)  # into the next position
+        self.addend = Signal(8)  # to every token
+        self.leaves, self.done_position = Signal(), Signal()  # for the next position, behind one
+        self.total = Signal(32)  # of channel 0
+        members = core_members(config) | link_members()
         members["m_axi"] = Out(Axi4Signature(ADDRESS_BITS, config.port_bits, 1)).array(config.channels)
         super().__init__(members)
 
@@ -104,8 +111,9 @@ class StandInCore(wiring.Component):
         m.d.comb += [
             self.token_addr_core.eq(position),
             self.token_addr_reader.eq(position),
+            self.total.eq(totals[0]),
             self.token_write_addr.eq(position + 1),
-            self.token_write_data.eq((totals[0] + self.token_data_core)[:8]),
+            self.token_write_data.eq((totals[0] + self.token_data_core + self.addend)[:8]),
             self.stall.eq(STALL_CAUSES.index("stream")),
             self.dump_position.eq(position),
             self.dump_stall.eq(STALL_CAUSES.index("stream")),
@@ -123,7 +131,8 @@ class StandInCore(wiring.Component):
                     m.d.sync += [position.eq(cfg.position), started.eq(1)]
                     m.next = "HANG"
             with m.State("HANG"):
-                with m.If(cfg.vocab != 1):
+                with m.If((cfg.vocab != 1) & self.may_go):
+                    m.d.comb += self.leaves.eq(self.run)
                     m.next = "READ"
                 with m.If(~self.run):
                     m.next = "IDLE"
@@ -138,6 +147,7 @@ class StandInCore(wiring.Component):
                 m.next = "TOKEN"
             with m.State("TOKEN"):
                 m.next = "HANG"
+                m.d.comb += self.done_position.eq(1)
                 m.d.sync += position.eq(position + 1)
                 with m.If(decode & self.run):
                     m.d.comb += self.token_write.eq(1)
@@ -145,6 +155,90 @@ class StandInCore(wiring.Component):
                     with m.If(ends):
                         m.d.comb += self.finish.eq(1)
                         m.next = "IDLE"
+        return m
+
+
+class Exchange(wiring.Component):
+    """Sends values to the right (port 1) as frames of two words, and takes those that come from the left (port 0).
+
+    ``send``, ``value`` : a value to the right. ``take``, ``valid``, ``taken`` : the oldest one from the left. Domain
+    ``kernel``; ``link_q_*`` in ``link_q``. A port that has nothing to say sends an ACK every 512 cycles of its clock.
+    A value whose frame loses a word is lost.
+    """
+
+    def __init__(self):
+        kernel = {"send": In(1), "value": In(32), "take": In(1), "valid": Out(1), "taken": Out(32)}
+        super().__init__(kernel | link_members())
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.outgoing = outgoing = AsyncFIFO(width=32, depth=16, w_domain="kernel", r_domain="link_1")
+        m.submodules.incoming = incoming = AsyncFIFO(width=32, depth=16, w_domain="link_0", r_domain="kernel")
+        m.d.comb += [
+            outgoing.w_en.eq(self.send),
+            outgoing.w_data.eq(self.value),
+            incoming.r_en.eq(self.take),
+            self.valid.eq(incoming.r_rdy),
+            self.taken.eq(incoming.r_data),
+        ]
+        self._transmit(m, 0, None)
+        self._transmit(m, 1, outgoing)
+        payload, whole = Signal(32), Signal()
+        with m.If(self.link_0_rx.tvalid):
+            m.d.link_0 += [payload.eq(self.link_0_rx.tdata), whole.eq(~self.link_0_rx.tlast)]
+            with m.If(self.link_0_rx.tlast & self.link_0_rx.tdata[32:35].any()):
+                m.d.comb += [incoming.w_en.eq(whole), incoming.w_data.eq(payload)]
+        return m
+
+    def _transmit(self, m, q, queue):
+        """Payload and trailer of a value, or an ACK."""
+        domain, stream = m.d[f"link_{q}"], getattr(self, f"link_{q}_tx")
+        idle, trailer_next = Signal(range(KEEPALIVE + 1), name=f"idle_{q}"), Signal(name=f"trailer_next_{q}")
+        ready = Signal(name=f"ready_{q}")
+        m.d.comb += ready.eq(getattr(self, f"link_{q}_up") & (~stream.tvalid | stream.tready))
+        domain += idle.eq(idle + (idle != KEEPALIVE))
+        with m.If(stream.tready):
+            domain += stream.tvalid.eq(0)
+        with m.If(~getattr(self, f"link_{q}_up")):
+            domain += [stream.tvalid.eq(0), trailer_next.eq(0)]
+        with m.Elif(ready & trailer_next):
+            domain += [stream.tvalid.eq(1), stream.tlast.eq(1), stream.tkeep.eq(TRAILER_KEEP), trailer_next.eq(0)]
+            domain += stream.tdata.eq(1 << 32)
+        with m.Elif(ready & (Const(0) if queue is None else queue.r_rdy)):
+            domain += [stream.tvalid.eq(1), stream.tlast.eq(0), stream.tkeep.eq(~0), trailer_next.eq(1), idle.eq(0)]
+            if queue is not None:
+                domain += stream.tdata.eq(queue.r_data)
+                m.d.comb += queue.r_en.eq(1)
+        with m.Elif(ready & (idle == KEEPALIVE)):
+            domain += [stream.tvalid.eq(1), stream.tlast.eq(1), stream.tkeep.eq(TRAILER_KEEP), idle.eq(0)]
+            domain += stream.tdata.eq(0)
+
+
+class RingStandInCore(StandInCore):
+    """With ring_boards > 1 a board sends the total of channel 0 to the right after every position but the last, and
+    waits before every position but the first for the one from the left, which it adds to the next token.
+    """
+
+    def elaborate(self, platform):
+        m = super().elaborate(platform)
+        m.submodules.exchange = exchange = Exchange()
+        for name in link_members():
+            ours, theirs = getattr(self, name), getattr(exchange, name)
+            if name.endswith("up"):
+                m.d.comb += theirs.eq(ours)
+            else:
+                wiring.connect(m, wiring.flipped(ours), theirs)
+        several, first = self.cfg.ring_boards > 1, Signal(init=1)
+        m.d.comb += [
+            self.may_go.eq(~several | first | exchange.valid),
+            exchange.take.eq(several & ~first & self.leaves),
+            exchange.send.eq(several & self.done_position & self.run & ~self.finish),
+            exchange.value.eq(self.total),
+        ]
+        with m.If(~self.run):
+            m.d.sync += first.eq(1)
+        with m.Elif(self.leaves):
+            m.d.sync += [first.eq(0), self.addend.eq(Mux(several & ~first, exchange.taken[:8], 0))]
         return m
 
 
@@ -171,6 +265,11 @@ def built(one_clock):
 
 ROWS = 4096  # of a channel
 KEY_ROW, VALUE_ROW = 1024, 2048
+
+
+@pytest.fixture(scope="session")
+def ring_built(one_clock):
+    return compile_board(one_clock, stand_in_export(one_clock, RingStandInCore))
 
 
 @pytest.fixture(scope="session")
@@ -229,15 +328,35 @@ def expected_tokens(program, position=0, prompt_end=3, max_new_tokens=5, tokens=
     return found
 
 
+def expected_ring_tokens(program, boards, prompt_end=3, max_new_tokens=5, tokens=(7, 8, 9)):
+    """What the boards of a ring make of it if board b starts with row 16 b, in Python; a list a board."""
+    data = program[1].files[0].read_bytes()
+
+    def total(board, position):
+        value = 0
+        for row in range(16 * (position + board), 16 * (position + board) + 16):
+            value = (value * 5 + int.from_bytes(data[32 * row : 32 * row + 4], "little")) & 0xFFFFFFFF
+        return value
+
+    found = [list(tokens) for _ in range(boards)]
+    for position in range(prompt_end - 1, prompt_end + max_new_tokens - 1):
+        for board, made in enumerate(found):
+            left = total((board - 1) % boards, position - 1) if position else 0
+            made.append((total(board, position) + left + made[position]) & 0xFF)
+    return found
+
+
 @pytest.fixture(scope="session")
 def stand_in():
     """The functions of this file that tests call."""
 
     class Namespace:
         Core = StandInCore
+        RingCore = RingStandInCore
         export = staticmethod(stand_in_export)
         start = staticmethod(start)
         read = staticmethod(read)
         expected_tokens = staticmethod(expected_tokens)
+        expected_ring_tokens = staticmethod(expected_ring_tokens)
 
     return Namespace

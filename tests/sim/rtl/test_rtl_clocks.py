@@ -42,7 +42,7 @@ def test_twin_without_alignment_of_the_clocks_does_not_repeat(tmp_path, monkeypa
     real = build.build_library
 
     def unaligned(name, *, sources, **rest):
-        line = "if (top->probe_state == IDLE) align();"
+        line = "else if (board.idle()) board.align();"
         assert sources["harness.cpp"].count(line) == 1
         return real(name, sources=sources | {"harness.cpp": sources["harness.cpp"].replace(line, "")}, **rest)
 

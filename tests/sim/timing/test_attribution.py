@@ -10,6 +10,7 @@ import pytest
 
 import sim.timing.attribution as attribution
 from host.compiler.compile import plan_program
+from host.compiler.limits import all_problems
 from host.compiler.shape import Shape
 from hw.board.gpt2_map import STALL_CAUSES
 from hw.board.program import Program
@@ -18,6 +19,7 @@ from sim.devices.hbm_timing import HbmTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.programs.random_case import random_case
 from sim.timing.attribution import LOST, STALL_BUCKETS, AttributionError, Ledger, counter_attribution
+from sim.timing.machine import Machine
 from sim.timing.result import TimingResult
 from sim.timing.run import run_timing
 from sim.timing.steady_step import DecodeRun
@@ -43,13 +45,13 @@ CASES = [
 def program_of(model: GPT2Config, core: str) -> Program:
     config = core_config(core)
     shape = Shape(model, config, min(model.n_positions, config.context))
-    assert not shape.problems()
+    assert not all_problems(shape)
     return plan_program(shape)
 
 
 def timed(model: GPT2Config, core: str, memory: object, attended: int) -> tuple[Ledger, DecodeRun, TimingResult]:
     program, run = program_of(model, core), DecodeRun.steady(attended)
-    result = run.time(program, memory)  # type: ignore[arg-type]
+    result = run.time(Machine((program,), memory))[0]  # type: ignore[arg-type]
     return Ledger(program, result, run.prompt_end), run, result
 
 
@@ -100,7 +102,7 @@ def test_a_step_is_the_models_products_and_named_losses(
 def test_a_run_is_its_steps_its_start_and_its_end(memory: str) -> None:
     program = program_of(TINY, "16x4")
     run = DecodeRun(attended=20, steps=3, position=4)
-    result = run.time(program, MEMORIES[memory])
+    result = run.time(Machine((program,), MEMORIES[memory]))[0]
     ledger = Ledger(program, result, run.prompt_end)
     whole, steps = ledger.run(), [ledger.step(position) for position in range(run.position, run.attended)]
     assert whole.cycles == result.cycles

@@ -9,24 +9,26 @@ from sim.devices.hbm_timing import HbmTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.programs import random_case
 from sim.timing.interpolation import TOLERANCE, Curve, prefill, step_cycles, step_rows
+from sim.timing.machine import Machine
 from sim.timing.run import run_timing
 
 PROGRAM = random_case(7, core_config("16x4")).program
 LIMIT = PROGRAM.registers["context_limit"]
+ALONE = Machine((PROGRAM,), MemoryTiming())
 
 
 @pytest.mark.parametrize("memory", (MemoryTiming(), HbmTiming(seed=2)))
 def test_an_interpolated_prompt_is_as_long_as_a_simulated_one(memory):
-    whole = prefill(PROGRAM, LIMIT - 1, memory)
-    lines = prefill(PROGRAM, LIMIT - 1, memory, exact_rows=0)
+    whole = prefill(Machine((PROGRAM,), memory), LIMIT - 1)
+    lines = prefill(Machine((PROGRAM,), memory), LIMIT - 1, exact_rows=0)
     assert (whole.simulated, whole.proofs) == (LIMIT - 1, ())
     assert lines.proofs and lines.cycles == pytest.approx(whole.cycles, rel=20 * TOLERANCE)
-    assert prefill(PROGRAM, 1, memory, exact_rows=0).simulated == 1
+    assert prefill(Machine((PROGRAM,), memory), 1, exact_rows=0).simulated == 1
 
 
 def test_progress_is_told_before_each_simulation():
     told = []
-    lines = prefill(PROGRAM, LIMIT - 1, MemoryTiming(), exact_rows=0, progress=lambda *step: told.append(step))
+    lines = prefill(ALONE, LIMIT - 1, exact_rows=0, progress=lambda *step: told.append(step))
     assert [done for _, done, _ in told] == list(range(lines.simulated))
     assert [needed for *_, needed in told] == sorted(needed for *_, needed in told)
     assert told[-1][2] == lines.simulated and all(needed > done for _, done, needed in told)
@@ -47,13 +49,13 @@ def test_rows_of_a_step_are_the_tiles_that_it_issues():
 def test_a_steady_step_is_the_second_of_two():
     result = run_timing(PROGRAM, position=4, prompt_end=5, max_new_tokens=3, memory=MemoryTiming())
     first, second, third = result.token_cycles
-    assert step_cycles(PROGRAM, 6, MemoryTiming()) == second - first
-    assert step_cycles(PROGRAM, 7, MemoryTiming()) == pytest.approx(third - second, abs=9)  # phase of the clocks
+    assert step_cycles(ALONE, 6) == second - first
+    assert step_cycles(ALONE, 7) == pytest.approx(third - second, abs=9)  # phase of the clocks
     for attended, prompt in ((1, False), (LIMIT + 1, False), (LIMIT, True)):
         with pytest.raises(ValueError, match="attended must be 2 to"):
-            step_cycles(PROGRAM, attended, MemoryTiming(), prompt=prompt)
+            step_cycles(ALONE, attended, prompt=prompt)
     with pytest.raises(ValueError, match="prompt_tokens must be 1 to"):
-        prefill(PROGRAM, LIMIT + 1, MemoryTiming())
+        prefill(ALONE, LIMIT + 1)
 
 
 def rows(attended):

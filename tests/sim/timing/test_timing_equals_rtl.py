@@ -14,7 +14,8 @@ from sim.devices.memory_timing import MemoryTiming
 from sim.programs import COMMITTED_SEEDS, random_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board
-from sim.timing.comparison import case_run, run_gateware, run_model
+from sim.timing.comparison import run_model
+from sim.timing.gateware import case_run, run_gateware
 from sim.timing.overrides import TimingOverrides
 from sim.timing.run import run_timing
 from sim.timing.table import memories

@@ -16,6 +16,7 @@ from host.compiler.shape import Shape
 from hw.gpt2.config import core_config
 from sim.devices.hbm_timing import HbmTiming
 from sim.timing.attribution import AttributionError, Ledger
+from sim.timing.machine import Machine
 from sim.timing.result import Event, TimingResult
 from sim.timing.steady_step import DecodeRun
 from sim.timing.trace import TRACKS, trace_json, unit_slices
@@ -26,7 +27,7 @@ MODEL = GPT2Config(n_layer=3, n_head=4, n_embd=256, n_positions=192, vocab_size=
 CORE = core_config("64x16")
 PROGRAM = plan_program(Shape(MODEL, CORE, 192))
 RUN = DecodeRun.steady(100)
-RESULT = RUN.time(PROGRAM, HbmTiming(), events=True)
+RESULT = RUN.time(Machine((PROGRAM,), HbmTiming()), events=True)[0]
 LEDGER = Ledger(PROGRAM, RESULT, RUN.prompt_end)
 
 

@@ -1,9 +1,9 @@
-// C interface of the timing model: one board for one run.
+// One board: its core and memory ports, and the order of the edges of their clocks.
+#pragma once
 #include <utility>
 #include "core.h"
 
-namespace {
-using namespace timing;
+namespace timing {
 
 enum Outcome { FINISHED = 0, STUCK = 1, TOO_LONG = 2, STOPPED = 3 };
 
@@ -24,8 +24,8 @@ struct Board {
 
     // Until the run ends, or the first tile of position `stop` (if that is not negative) is issued.
     int run(uint64_t limit, uint64_t idle_limit, int64_t stop) {
-        for (; cycle < sizes.start_cycle; ++cycle) edges(), ports.core_clock(false, 0, 0, false, {});
-        for (record.start = cycle; core.state != State::IDLE; ++cycle) {
+        begin();
+        for (; core.state != State::IDLE; ++cycle) {
             if (cycle - record.start >= limit) return TOO_LONG;
             if (core.idle_cycles > idle_limit) return STUCK;
             core.decide(cycle);
@@ -34,6 +34,12 @@ struct Board {
             core.clock(cycle);
         }
         return FINISHED;
+    }
+
+    // Up to the first cycle of the run.
+    void begin() {
+        for (; cycle < sizes.start_cycle; ++cycle) edges(), ports.core_clock(false, 0, 0, false, {});
+        record.start = cycle;
     }
 
     // The edges of the port clock up to the core's edge; a common one leaves what the core samples as it was before.
@@ -58,32 +64,5 @@ struct Board {
         }
     }
 };
-}  // namespace
 
-#pragma GCC visibility push(default)
-extern "C" {
-Board* timing_new(const Sizes* sizes, const Registers* registers, const Instruction* code, uint64_t instructions,
-                  const Access* accesses, uint64_t descriptors, const int64_t* ids, uint64_t tokens,
-                  const MemoryConfig* memory, uint64_t seed, const uint64_t* offsets) {
-    Program program{{code, code + instructions}, {accesses, accesses + descriptors}, {ids, ids + tokens}};
-    return new Board(*sizes, *registers, std::move(program), *memory, seed, offsets);
-}
-void timing_delete(Board* board) { delete board; }
-int timing_run(Board* board, uint64_t limit, uint64_t idle_limit, int64_t stop, int events) {
-    board->record.keep_events = events;
-    return board->run(limit, idle_limit, stop);
-}
-// cycles, tiles, refresh stalls, stalls by cause, tail by cause
-void timing_totals(const Board* board, int64_t* out) {
-    const Record& record = board->record;
-    *out++ = int64_t(board->cycle) - record.start, *out++ = record.tiles, *out++ = record.refresh;
-    for (int64_t stalls : record.stalls) *out++ = stalls;
-    for (int64_t stalls : record.tail) *out++ = stalls;
-}
-uint64_t timing_span_count(const Board* board) { return board->record.spans.size(); }
-const Span* timing_spans(const Board* board) { return board->record.spans.data(); }
-uint64_t timing_event_count(const Board* board) { return board->record.events.size(); }
-const Event* timing_events(const Board* board) { return board->record.events.data(); }
-uint64_t timing_token_count(const Board* board) { return board->record.token_cycles.size(); }
-const int64_t* timing_tokens(const Board* board) { return board->record.token_cycles.data(); }
-}
+}  // namespace timing
