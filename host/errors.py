@@ -17,6 +17,7 @@ __all__ = [
     "HostError",
     "KernelFault",
     "MachineError",
+    "RingFault",
     "StuckKernel",
     "TimeLimit",
     "UserError",
@@ -83,7 +84,7 @@ class VersionMismatch(UserError):
 
 
 class DeviceBusy(UserError):
-    """The board is running a job that was not waited for."""
+    """The board is running a job that was not waited for, or its card is in use by somebody else."""
 
     kind = "device_busy"
 
@@ -117,6 +118,16 @@ class KernelFault(MachineError):
     """The kernel ended a run with an error code; the message says which."""
 
     kind = "kernel_fault"
+
+
+class RingFault(MachineError):
+    """Boards of a ring did not work together: a cable, a board, their order, or what is loaded on them.
+
+    ``kind`` is the error's name in ``hw.board.gpt2_map.ErrorCode`` in small letters, such as ``link_down``, or
+    ``boards_differ``; ``value`` has board, port and the board at the cable's other end where the error has them.
+    """
+
+    kind = "ring_fault"
 
 
 class StuckKernel(MachineError):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
+from host.bench.exposed_sync import ExposedSync, TimedStep
 from host.bench.timed_program import TimedProgram, announce, milliseconds
 from host.errors import BadInput
-from sim.rtl.build import build_board
+from host.runtime.program_folders import load_programs
+from hw.board.program import Program
+from sim.rtl.build import BuiltBoard, build_board
 from sim.rtl.verilog_record import verilog_sha256
 from sim.timing.attribution import LOST, Attribution, Ledger, counter_attribution
-from sim.timing.comparison import compare, folder_run
-from sim.timing.interpolation import step_rows
+from sim.timing.comparison import Comparison, compare
+from sim.timing.gateware import Run, board_runs
 from sim.timing.result import TimingResult
+from sim.timing.ring_comparison import ring_gateware_run
 from sim.timing.steady_step import DecodeRun
 from sim.timing.trace import trace_json
 from sim.timing.units import unit_losses, unit_work
@@ -25,27 +30,39 @@ _RUN_LIMIT = 4  # times the cycles that timing says
 
 @dataclasses.dataclass(frozen=True)
 class StepProfile:
-    """A run on the timing model, with everything that is known about its last step."""
+    """A run on the timing model, with everything that is known about its last step on one of its boards.
+
+    Members: `board`: which; `result`, `ledger`: of it; `step`: of all boards; `exposed`: what the length of the cables
+    costs, none on one board.
+    """
 
     timed: TimedProgram
     run: DecodeRun
+    board: int
     result: TimingResult
     ledger: Ledger
+    step: TimedStep
+    exposed: ExposedSync | None
 
     @property
-    def step(self) -> Attribution:
-        """The last step."""
-        return self.ledger.step(self.run.last)
+    def program(self) -> Program:
+        """What the board runs."""
+        return self.timed.programs[self.board]
 
     def facts(self) -> dict[str, object]:
-        """The report for `--json`."""
-        ledger, last = self.ledger, self.run.last
+        """The report for `--json`. `step` is of all boards together; what is finer is of the one board."""
+        ledger, last, whole = self.ledger, self.run.last, self.step.whole
         return {
             **_head(self.timed, self.run),
             "executor": "timing",
             "cycles_source": "timing",
-            "verilog_sha256": verilog_sha256(self.timed.program.core),
-            "step": {**self.step.facts(), "ms_at_200mhz": milliseconds(self.step.cycles)},
+            "verilog_sha256": verilog_sha256(self.program.core),
+            "step": {**whole.facts(), "ms_at_200mhz": milliseconds(whole.cycles)},
+            "exposed_sync_fraction": 0 if self.exposed is None else self.exposed.fraction,
+            "exposed_sync": [] if self.exposed is None else [self.exposed.facts()],
+            "board_cycles": [part.cycles for part in self.step.boards],
+            "board": self.board,
+            "board_step": self.step.boards[self.board].facts(),
             "run": ledger.run().facts(),
             "layers": [
                 {"name": name, **part.facts(), "lost_by_unit": unit_losses(part)} for name, part in ledger.layers(last)
@@ -66,9 +83,9 @@ class StepProfile:
         }
 
     def trace(self) -> dict[str, object]:
-        """The run for chrome://tracing and ui.perfetto.dev."""
-        facts = {**_head(self.timed, self.run), **self.timed.conditions(), "cycles_source": "timing"}
-        return trace_json(self.timed.program, self.result, self.ledger, facts)
+        """The run of the board for chrome://tracing and ui.perfetto.dev."""
+        facts = {**_head(self.timed, self.run), "board": self.board, **self.timed.conditions()}
+        return trace_json(self.program, self.result, self.ledger, {**facts, "cycles_source": "timing"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,11 +151,23 @@ def chosen_run(timed: TimedProgram, attended: int | None, steps: int | None, *, 
     return DecodeRun(attended, steps, min(timed.cached, first) if on_gateware else first)
 
 
-def profile_step(timed: TimedProgram, run: DecodeRun) -> StepProfile:
-    """Run it on the timing model. Raises TimingError."""
-    announce(f"{run.steps} decode steps", run.steps * step_rows(timed.program, run.attended))
-    result = run.time(timed.program, timed.memory, events=True)
-    return StepProfile(timed, run, result, Ledger(timed.program, result, run.prompt_end))
+def profile_step(timed: TimedProgram, run: DecodeRun, board: int = 0) -> StepProfile:
+    """Run it on the timing model and look at one board. Raises TimingError, BadInput for a board that is not there."""
+    if not 0 <= board < timed.boards:
+        raise BadInput(
+            f"board must be 0 to {timed.boards - 1}, got {board}", value=board, expected=f"0 to {timed.boards - 1}"
+        )
+    several = timed.boards > 1
+    announce(f"{run.steps} decode steps", (2 if several else 1) * run.steps * timed.step_rows(run.attended))
+    results = run.time(timed.machine, events=True)
+    pairs = zip(timed.programs, results, strict=True)
+    ledgers = [Ledger(program, result, run.prompt_end) for program, result in pairs]
+    step = TimedStep(tuple(ledger.step(run.last) for ledger in ledgers))
+    exposed = None
+    if several:
+        without = TimedStep.of(timed.with_hop(0.0), run)
+        exposed = ExposedSync(timed.links.hop_ns, step.whole.cycles, without.whole.cycles)
+    return StepProfile(timed, run, board, results[board], ledgers[board], step, exposed)
 
 
 def profile_gateware(timed: TimedProgram, run: DecodeRun, folder: Path, seed: int) -> GatewareProfile:
@@ -146,19 +175,26 @@ def profile_gateware(timed: TimedProgram, run: DecodeRun, folder: Path, seed: in
 
     `seed` draws the prompt's token ids. Raises BoardError, BoardStuckError, BuildError, ToolMissingError, TimingError.
     """
-    result = run.time(timed.program, timed.memory)
+    results = run.time(timed.machine)
     built = build_board(timed.program.core)
-    announce(f"the run of {folder} on gateware", result.cycles)
-    compared = compare(
-        folder_run(folder, run.position, run.prompt_end, run.steps, seed),
-        built,
-        timed.memory,
-        name=timed.memory_name,
-        max_cycles=_RUN_LIMIT * result.cycles,
-    )
-    ledger = Ledger(timed.program, result, run.prompt_end)
-    gateware, timing = (counter_attribution(counters, ledger) for counters in (compared.rtl, compared.timing))
-    return GatewareProfile(timed, run, gateware, timing, built.verilog_sha256)
+    cycles = max(result.cycles for result in results)
+    announce(f"the run of {folder} on gateware", timed.boards * cycles)
+    runs = board_runs(folder.name, load_programs(folder), run.position, run.prompt_end, run.steps, seed)
+    compared = _compared(runs, built, timed, _RUN_LIMIT * cycles)
+    gateware, timing = [], []
+    for program, result, one in zip(timed.programs, results, compared, strict=True):
+        ledger = Ledger(program, result, run.prompt_end)
+        gateware.append(counter_attribution(one.rtl, ledger))
+        timing.append(counter_attribution(one.timing, ledger))
+    sides = Attribution.of_ring(gateware), Attribution.of_ring(timing)
+    return GatewareProfile(timed, run, *sides, built.verilog_sha256)
+
+
+def _compared(runs: Sequence[Run], built: BuiltBoard, timed: TimedProgram, max_cycles: int) -> Sequence[Comparison]:
+    if timed.boards == 1:
+        return [compare(runs[0], built, timed.memory, name=timed.memory_name, max_cycles=max_cycles)]
+    ran = ring_gateware_run(runs, built, timed.memory, timed.memory_name, timed.links, max_cycles=max_cycles)
+    return ran.compared()
 
 
 def _head(timed: TimedProgram, run: DecodeRun) -> dict[str, object]:
@@ -166,7 +202,8 @@ def _head(timed: TimedProgram, run: DecodeRun) -> dict[str, object]:
         "model": timed.label,
         "core": timed.program.core.name,
         "memory": timed.memory_name,
-        "boards": 1,
+        "boards": timed.boards,
+        "hop_ns": timed.links.hop_ns if timed.boards > 1 else None,
         "kv": run.attended,
         "tokens": run.steps,
         "first_position": run.position,

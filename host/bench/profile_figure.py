@@ -44,8 +44,13 @@ def steady_layer(profile: StepProfile) -> int | None:
     return layers[len(layers) // 2] if layers else None
 
 
+def _board(profile: StepProfile) -> str:
+    boards = profile.timed.boards
+    return f", board {profile.board} of {boards}" if boards > 1 else ""
+
+
 def _lost_bar(profile: StepProfile, axes: Axes) -> None:
-    step, left = profile.step, 0.0
+    step, left = profile.step.boards[profile.board], 0.0
     for number, name in enumerate(LOST):
         cycles = step.lost_cycles[name]
         if cycles:
@@ -54,7 +59,8 @@ def _lost_bar(profile: StepProfile, axes: Axes) -> None:
     axes.set_yticks([])
     axes.set_xlabel(f"lost cycles, {left:,.6g} of {step.cycles:,}")
     axes.set_title(
-        f"{profile.timed.label}, core {profile.timed.program.core.name}, memory {profile.timed.memory_name}, "
+        f"{profile.timed.label}{_board(profile)}, core {profile.program.core.name}, "
+        f"memory {profile.timed.memory_name}, "
         f"{profile.run.attended:,} positions attended: {100 * step.useful_fraction:.2f} % useful"
     )
     if left:
@@ -69,7 +75,7 @@ def _gantt(profile: StepProfile, axes: Axes) -> None:
         inside = np.array([ledger.work.in_loop[index] for index in ledger.spans["index"]], bool)
         at &= inside & (ledger.spans["layer"] == layer)
     start, end = int(ledger.spans["first_issue"][at][0]), int(ledger.spans["last_issue"][at][-1]) + 1
-    slices = unit_slices(profile.timed.program, profile.result, ledger)
+    slices = unit_slices(profile.program, profile.result, ledger)
     units = [unit for unit in _ORDER if slices[unit]]
     for row, unit in enumerate(units):
         inside_window = [one for one in slices[unit] if one.start < end and one.end > start]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from host.bench.exposed_sync import USUAL_HOPS_NS, ExposedSync, TimedStep, steps_by_hop
 from host.bench.timed_program import TimedProgram, announce, milliseconds
 from sim.rtl.verilog_record import verilog_sha256
-from sim.timing.attribution import Ledger
-from sim.timing.interpolation import TOLERANCE, Prefill, prefill, step_rows
+from sim.timing.interpolation import TOLERANCE, Prefill, prefill
 from sim.timing.steady_step import DecodeRun
 
 __all__ = ["time_step"]
@@ -25,7 +25,7 @@ def time_step(
     Parameters
     ----------
     timed : TimedProgram
-        Program and memory.
+        Programs, memory and, between boards, cables.
     attended : int, optional
         K, positions attended by the step, the newest included.
     prompt : int, optional
@@ -34,26 +34,29 @@ def time_step(
     progress : callable, optional
         Told what is simulated of a prompt, how many of its parts are done and how many are needed.
 
-    Raises BadInput for sizes outside the cache, TimingError.
+    Boards that share the model are also timed with other hops: none, and `USUAL_HOPS_NS`. Cycles lost and used are
+    those of all boards together, `cycles` those of the slowest. Raises BadInput for sizes outside the cache,
+    TimingError.
     """
     if prompt is not None:
         timed.check_positions("prompt", prompt)
-        rows = sum(step_rows(timed.program, n, prompt=n < prompt) for n in range(1, prompt + 1))
+        rows = sum(timed.step_rows(n, prompt=n < prompt) for n in range(1, prompt + 1))
         announce(f"a prompt of {prompt} tokens, the whole or parts of it", rows)
         attended = min(prompt + 1, timed.context)
     assert attended is not None
     timed.check_positions("kv", attended)
     run = DecodeRun.steady(attended)
-    announce(f"{run.steps} decode steps", run.steps * step_rows(timed.program, attended))
-    filled = None if prompt is None else prefill(timed.program, prompt, timed.memory, progress=progress)
-    result = run.time(timed.program, timed.memory)
-    step = Ledger(timed.program, result, run.prompt_end).step(run.last)
+    hops = {timed.links.hop_ns, *((0.0, *USUAL_HOPS_NS) if timed.boards > 1 else ())}
+    announce(f"{run.steps} decode steps", len(hops) * run.steps * timed.step_rows(attended))
+    filled = None if prompt is None else prefill(timed.machine, prompt, progress=progress)
+    steps = steps_by_hop(timed, run, hops)
+    of_boards, step = steps[timed.links.hop_ns].boards, steps[timed.links.hop_ns].whole
     core = timed.program.core
     return {
         "model": timed.label,
         "core": core.name,
         "memory": timed.memory_name,
-        "boards": 1,
+        "boards": timed.boards,
         "kv": attended,
         "prompt": prompt,
         "ms_per_token_at_200mhz": milliseconds(step.cycles),
@@ -63,7 +66,8 @@ def time_step(
         "useful_cycles": step.useful_cycles,
         "useful_fraction": step.useful_fraction,
         "lost_cycles": step.lost_cycles,
-        "exposed_sync_fraction": 0,
+        "board_cycles": [part.cycles for part in of_boards],
+        **_exposed(timed, steps),
         "cycles_source": "timing",
         "verilog_sha256": verilog_sha256(core),
         "conditions": {
@@ -72,6 +76,19 @@ def time_step(
             "step": run.step_meaning,
             "prefill": None if filled is None else _prefill_meaning(filled, prompt or 0),
         },
+    }
+
+
+def _exposed(timed: TimedProgram, steps: Mapping[float, TimedStep]) -> dict[str, object]:
+    """Exposed synchronisation at the asked hop, and at all that were timed."""
+    if timed.boards == 1:
+        return {"hop_ns": None, "exposed_sync_fraction": 0, "exposed_sync": []}
+    own, without = timed.links.hop_ns, steps[0.0].whole.cycles
+    exposed = {hop: ExposedSync(hop, step.whole.cycles, without) for hop, step in steps.items()}
+    return {
+        "hop_ns": own,
+        "exposed_sync_fraction": exposed[own].fraction,
+        "exposed_sync": [one.facts() for hop, one in exposed.items() if hop or not own],
     }
 
 

@@ -6,16 +6,21 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from host.compiler import chosen_core, chosen_sizes, fitting_shape, plan_program
+from host.compiler import chosen_core, chosen_sizes, fitting_shape, plan_program, plan_ring
 from host.driver.program_memory import cached_positions
 from host.errors import BadInput
+from host.runtime.program_folders import load_programs
 from host.runtime.request import check_memory
+from hw.board.gpt2_map import MAX_BOARDS
 from hw.board.program import Program
 from sim.devices.hbm_timing import HbmTiming
+from sim.devices.link_timing import LinkTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.devices.named import named_memory
+from sim.timing.interpolation import step_rows
+from sim.timing.machine import Machine
 
-__all__ = ["ASSUMED_CLOCK_MHZ", "TimedProgram", "announce", "check_boards", "milliseconds"]
+__all__ = ["ASSUMED_CLOCK_MHZ", "TimedProgram", "announce", "milliseconds"]
 
 ASSUMED_CLOCK_MHZ = 200
 _ANNOUNCED_CYCLES = 1_000_000  # a second or two of simulation
@@ -24,28 +29,64 @@ _SEED_LIMIT = 1 << 31
 
 @dataclasses.dataclass(frozen=True)
 class TimedProgram:
-    """A program, what to call it, and the memory that its cycles are counted with.
+    """What runs, what to call it, and the memory and cables that its cycles are counted with.
 
-    Members: `program`; `label`: of the model or folder; `memory_name`: of `sim.devices.named`; `memory`.
+    Members: `programs`: one a board; `label`: of the model or folder; `memory_name`: of `sim.devices.named`; `memory`;
+    `links`: between boards.
     """
 
-    program: Program
+    programs: tuple[Program, ...]
     label: str
     memory_name: str
     memory: HbmTiming | MemoryTiming
+    links: LinkTiming = dataclasses.field(default_factory=LinkTiming)
 
     @classmethod
-    def of_model(cls, model: str, core: str, context: int | None, memory: str, seed: int) -> TimedProgram:
-        """The program of a model by its sizes alone. Raises CheckpointError, ConfigError, CompileError, BadInput."""
+    def of_model(
+        cls,
+        model: str,
+        core: str,
+        context: int | None,
+        memory: str,
+        seed: int,
+        *,
+        boards: int = 1,
+        hop_ns: float | None = None,
+    ) -> TimedProgram:
+        """The programs of a model by its sizes alone. Raises CheckpointError, ConfigError, CompileError, BadInput."""
+        links = _links(boards, hop_ns)
         chosen = _memory(memory, seed)
         sizes = chosen_sizes(model)
-        program = plan_program(fitting_shape(sizes, chosen_core(core), context))
-        return cls(program, sizes.label, memory, chosen)
+        if boards == 1:
+            programs: tuple[Program, ...] = (plan_program(fitting_shape(sizes, chosen_core(core), context)),)
+        else:
+            programs = plan_ring(sizes, chosen_core(core), boards, context=context).programs
+        return cls(programs, sizes.label, memory, chosen, links)
 
     @classmethod
-    def of_folder(cls, folder: Path, memory: str, seed: int) -> TimedProgram:
-        """A compiled program; its image is not read. Raises ProgramError, BadInput."""
-        return cls(Program.load(folder)[0], str(folder), memory, _memory(memory, seed))
+    def of_folder(cls, folder: Path, memory: str, seed: int, *, hop_ns: float | None = None) -> TimedProgram:
+        """What `ringfly compile` wrote; images are not read. Raises ProgramError, BadInput."""
+        programs = tuple(program for program, _ in load_programs(folder))
+        return cls(programs, str(folder), memory, _memory(memory, seed), _links(len(programs), hop_ns))
+
+    @property
+    def program(self) -> Program:
+        """The program of board 0."""
+        return self.programs[0]
+
+    @property
+    def boards(self) -> int:
+        """How many share the model."""
+        return len(self.programs)
+
+    def with_hop(self, hop_ns: float) -> TimedProgram:
+        """The same with cables of another length."""
+        return dataclasses.replace(self, links=dataclasses.replace(self.links, hop_ns=hop_ns))
+
+    @property
+    def machine(self) -> Machine:
+        """What the timing model runs."""
+        return Machine(self.programs, self.memory, self.links)
 
     @property
     def context(self) -> int:
@@ -56,6 +97,10 @@ class TimedProgram:
     def cached(self) -> int:
         """Leading positions whose keys and values the image holds."""
         return cached_positions(self.program)
+
+    def step_rows(self, attended: int, *, prompt: bool = False) -> int:
+        """Rows that one step streams on all boards together: about the cycles that are simulated."""
+        return sum(step_rows(program, attended, prompt=prompt) for program in self.programs)
 
     def check_positions(self, what: str, value: int, limit: int | None = None) -> None:
         """Raise BadInput unless 1 <= `value` <= `limit`, the context if None."""
@@ -83,21 +128,12 @@ class TimedProgram:
             "memory": self.memory_name,
             "memory_parameters": {"kind": type(self.memory).__name__, **dataclasses.asdict(self.memory)},
             "context": self.context,
-            "boards": 1,
+            "boards": self.boards,
+            "slices": [program.notes.get("slices") for program in self.programs] if self.boards > 1 else None,
+            "link_parameters": dataclasses.asdict(self.links) if self.boards > 1 else None,
             "assumed_clock_mhz": ASSUMED_CLOCK_MHZ,
             "clocks": "assumed: nothing has been placed and routed",
         }
-
-
-def check_boards(boards: int) -> None:
-    """Raise BadInput unless it is one board."""
-    if boards != 1:
-        raise BadInput(
-            f"boards must be 1, got {boards}: this version runs a model on one board",
-            value=boards,
-            expected=1,
-            hint="Leave --boards out.",
-        )
 
 
 def milliseconds(cycles: int) -> float:
@@ -110,6 +146,22 @@ def announce(what: str, cycles: int) -> None:
     if cycles >= _ANNOUNCED_CYCLES:
         sys.stderr.write(f"timing {what}: about {cycles / 1e6:.1f} million cycles\n")
         sys.stderr.flush()
+
+
+def _links(boards: int, hop_ns: float | None) -> LinkTiming:
+    if not 1 <= boards <= MAX_BOARDS:
+        raise BadInput(f"boards must be 1 to {MAX_BOARDS}, got {boards}", value=boards, expected=f"1 to {MAX_BOARDS}")
+    if boards == 1 and hop_ns is not None:
+        raise BadInput(
+            "one board has no cables: no --hop-ns for it",
+            value=hop_ns,
+            expected="2 or more boards",
+            hint="Leave --hop-ns out, or give --boards.",
+        )
+    try:
+        return LinkTiming() if hop_ns is None else LinkTiming(hop_ns=hop_ns)
+    except ValueError as error:
+        raise BadInput(str(error), value=hop_ns) from None
 
 
 def _memory(name: str, seed: int) -> HbmTiming | MemoryTiming:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from host.compiler import chosen_core, compile_model
 from host.compiler.model_choice import chosen_model
-from sim.timing.comparison import folder_run
+from sim.timing.gateware import folder_run
 from sim.timing.table import Row, Table, exit_code, model_row, parsed, random_rows, table_parser
 from sim.timing.twins import Twin
 from sw.models.key_values import SeededKeyValues

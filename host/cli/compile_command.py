@@ -1,10 +1,10 @@
-"""``ringfly compile``: a checkpoint, or a known size with seeded weights, to a program folder."""
+"""``ringfly compile``: a checkpoint, or a known size with seeded weights, to the programs of one board or of a ring."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,14 @@ from host.cli.options import ContextOption, CoreOption, JsonOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
 
+if TYPE_CHECKING:
+    from host.compiler import PartitionCost
+    from hw.gpt2.config import CoreConfig
+    from sw.models.weights import WeightTensors
+
 __all__ = ["compile_command"]
+
+PLANNERS = ("rows", "timing")
 
 
 @command_errors("compile")
@@ -38,57 +45,90 @@ def compile_command(
         ),
     ] = 0,
     kv_seed: Annotated[int, typer.Option(help="Seed of these keys and values.")] = 0,
+    boards: Annotated[
+        int, typer.Option(help="Split the model over a ring of so many boards, up to 8: a plan and a program for each.")
+    ] = 1,
+    planner: Annotated[
+        str,
+        typer.Option(
+            help="What the slices of the boards are chosen by. rows: memory rows of the busiest board. timing: cycles "
+            "of decode steps on the timing model, which takes up to a minute or two."
+        ),
+    ] = "rows",
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Print the memory map, every instruction, and the ideal cycles of a token."),
+        typer.Option(
+            "--explain", help="Print each board's memory map, every instruction, and the ideal cycles of a token."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Turn a GPT-2 into the program and memory image of one board.
+    """Turn a GPT-2 into the program and memory image of one board, or of every board of a ring.
 
-    Writes program.json, program.bin and one file for each memory channel (ch00.bin ...). Everything that does not fit
-    the core is listed at once, before a byte is written. Run the result with `ringfly sim`.
+    Writes program.json, program.bin and one file for each memory channel (ch00.bin ...); for several boards, plan.json
+    and such a folder for each (board0, board1, ...). Everything that does not fit the core is listed at once, before a
+    byte is written. Run the result with `ringfly sim`.
 
     Example: ringfly compile --model checkpoints/gpt2-tiny --core 16x4 --out build/gpt2-tiny --explain
 
     Example: ringfly compile --model gpt2-345m --seed 1 --core 64x16 --seeded-kv 127 --out build/345m
-    """
-    from host.compiler import chosen_core, chosen_model, compile_model
-    from host.compiler import explain as explain_program
-    from host.compiler.explain import summary
 
+    Example: ringfly compile --model gpt2-xl --core 64x16 --boards 4 --out build/xl
+    """
+    from host.compiler import chosen_core, chosen_model, compile_model, compile_ring
+    from host.compiler import explain as explain_program
+    from host.compiler.explain import ring_summary, summary
+    from host.errors import BadInput
+
+    if planner not in PLANNERS:
+        raise BadInput(f"planner must be rows or timing, got {planner!r}", value=planner, expected=list(PLANNERS))
     progress = Progress()
+    plan = None
     with quiet_stdout(as_json):
         weights = chosen_model(model, seed)
-        program, image = compile_model(
-            weights,
-            chosen_core(core),
-            out,
-            context=context,
-            seeded_positions=seeded_kv,
-            kv_seed=kv_seed,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"context": context, "seeded_positions": seeded_kv, "kv_seed": kv_seed}
+        if boards == 1:
+            compiled = [compile_model(weights, chosen_core(core), out, progress=progress, **options)]
+        else:
+            cost = _cost(planner, weights, chosen_core(core), context)
+            ring = compile_ring(weights, chosen_core(core), out, boards, cost=cost, progress=progress, **options)
+            plan, compiled = ring.plan, list(ring.boards)
     progress.clear()
-    facts = summary(program)
     if as_json:
-        body: dict[str, object] = {
-            "out": out,
-            "weights": weights.label,
-            **facts,
-            "cached_positions": seeded_kv,
-            "image_bytes_per_channel": image.image_bytes,
-            "image_sha256": list(image.sha256),
-        }
-        if explain:
-            body["explanation"] = explain_program(program)
-        write_json("compile", body)
+        facts = [
+            {
+                **summary(program),
+                "image_bytes_per_channel": image.image_bytes,
+                "image_sha256": list(image.sha256),
+                **({"explanation": explain_program(program)} if explain else {}),
+            }
+            for program, image in compiled
+        ]
+        whole = facts[0] if plan is None else {**ring_summary(plan), "board": facts}
+        write_json("compile", {"out": out, "weights": weights.label, "cached_positions": seeded_kv, **whole})
         return 0
-    if explain:
-        sys.stdout.write(explain_program(program))
-    total = image.image_bytes * len(image.files)
-    sys.stdout.write(
-        f"{out}: {len(program.instructions)} instructions, {total:,} bytes of image in {len(image.files)} channels, "
-        f"cache of {facts['context']} positions\n"
-    )
+    for program, image in compiled:
+        if explain:
+            sys.stdout.write(explain_program(program))
+        total = image.image_bytes * len(image.files)
+        sys.stdout.write(
+            f"{image.files[0].parent}: {len(program.instructions)} instructions, {total:,} bytes of image in "
+            f"{len(image.files)} channels, cache of {program.registers['context_limit']} positions\n"
+        )
+    if plan is not None:
+        step = plan.estimate
+        sys.stdout.write(
+            f"{out}: {boards} boards; a decode step with {step.positions} positions attended takes {step.cycles:,} "
+            f"cycles ({step.source})\n"
+        )
     return 0
+
+
+def _cost(planner: str, weights: WeightTensors, core: CoreConfig, context: int | None) -> PartitionCost | None:
+    """What the slices are chosen by; None for the compiler's own choice."""
+    if planner == "rows":
+        return None
+    from host.compiler import chosen_shape
+    from host.compiler.timed_cost import TimedCost
+
+    return TimedCost(weights.config, core, chosen_shape(weights, core, context).context)

@@ -6,22 +6,43 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["bucket_lines", "gateware_lines", "profile_lines"]
+__all__ = ["board_text", "bucket_lines", "exposed_lines", "gateware_lines", "profile_lines"]
 
 Facts = Mapping[str, Any]
 
 
+def board_text(facts: Facts) -> str:
+    """What a title says of several boards, nothing of one."""
+    if facts["boards"] == 1:
+        return ""
+    return f", {facts['boards']} boards, {facts['hop_ns']:g} ns a hop"
+
+
+def exposed_lines(exposed: Sequence[Facts]) -> list[str]:
+    """What the length of the cables costs, a line for each that was timed."""
+    return [
+        f"exposed synchronisation at {one['hop_ns']:>5,.0f} ns a hop: {100 * one['exposed_sync_fraction']:7.3f} %, "
+        f"{one['exposed_cycles']:,} of {one['cycles']:,} cycles"
+        for one in exposed
+    ]
+
+
 def bucket_lines(part: Facts) -> list[str]:
-    """A line for useful cycles and for each bucket that has any, with its share and, for buckets, its meaning."""
+    """A line for useful cycles and for each bucket that has any, with its share and, for buckets, its meaning.
+
+    Cycles are those of all boards together.
+    """
     from sim.timing.attribution import LOST_MEANINGS
 
     def line(name: str, value: int | float, meaning: str = "") -> str:
-        return f"  {name:<16}{_number(value):>16}{_percent(value, part['cycles']):>12}  {meaning}".rstrip()
+        share = _percent(value, part["cycles"] * part["boards"])
+        return f"  {name:<16}{_number(value):>16}{share:>12}  {meaning}".rstrip()
 
     lost = part["lost_cycles"]
     lines = [line("useful", part["useful_cycles"], "products of the model")]
     lines += [line(name, value, LOST_MEANINGS[name]) for name, value in lost.items() if value]
-    return [*lines, line("sum", part["useful_cycles"] + sum(lost.values()))]
+    of_boards = "" if part["boards"] == 1 else f"of {part['boards']} boards"
+    return [*lines, line("sum", part["useful_cycles"] + sum(lost.values()), of_boards)]
 
 
 def profile_lines(facts: Facts) -> list[str]:
@@ -32,6 +53,8 @@ def profile_lines(facts: Facts) -> list[str]:
         f"step, positions attended {facts['kv']:,}: {step['cycles']:,} cycles, {step['ms_at_200mhz']:.4f} ms at an "
         f"assumed {conditions['assumed_clock_mhz']} MHz",
         *bucket_lines(step),
+        *exposed_lines(facts["exposed_sync"]),
+        *([] if facts["boards"] == 1 else [f"what follows is board {facts['board']}"]),
         f"its run of {facts['tokens']} tokens: {run['cycles']:,} cycles, {100 * run['useful_fraction']:.3f} % useful, "
         f"lost: {_lost(run)}",
         "by layer, with the share of useful products:",
@@ -63,7 +86,8 @@ def gateware_lines(facts: Facts) -> list[str]:
 
 
 def _title(facts: Facts) -> str:
-    return f"{facts['model']}, core {facts['core']}, memory {facts['memory']}; clocks {facts['conditions']['clocks']}"
+    where = f"core {facts['core']}, memory {facts['memory']}{board_text(facts)}"
+    return f"{facts['model']}, {where}; clocks {facts['conditions']['clocks']}"
 
 
 def _source(facts: Facts) -> str:

@@ -67,7 +67,18 @@ def doctor_command(
 
 def examine() -> list[Finding]:
     """Look for everything that Ringfly uses; nothing is installed or changed."""
-    return [_python(), *_packages(), _torch_build(), *_tools(), _yosys(), _cache(), _checkpoint(), _card()]
+    return [
+        _python(),
+        *_packages(),
+        _torch_build(),
+        *_tools(),
+        _yosys(),
+        _cache(),
+        _processors(),
+        _checkpoint(),
+        _locks(),
+        _card(),
+    ]
 
 
 def _python() -> Finding:
@@ -189,6 +200,24 @@ def _checkpoint() -> Finding:
     ok = (folder / "model.safetensors").is_file()
     how = "" if ok else "clone the whole repository, or give --model another checkpoint"
     return Finding("gpt2-tiny checkpoint", ok, str(folder) if ok else "not found", "the demo", False, how)
+
+
+def _processors() -> Finding:
+    count = len(os.sched_getaffinity(0))
+    how = "" if count > 1 else "none needed; simulated boards take turns on one processor, with the same results"
+    return Finding("processors", count > 1, str(count), "quick simulation of several boards", False, how)
+
+
+def _locks() -> Finding:
+    def look() -> str:
+        from host.driver.card_lock import lock_folder
+
+        folder = lock_folder()
+        with tempfile.NamedTemporaryFile(dir=folder):
+            return str(folder)
+
+    how = "set RINGFLY_LOCKS to a folder that everybody who uses the cards can write"
+    return _attempt("card locks", look, "keeping other processes off a card (--card)", False, how)
 
 
 def _card() -> Finding:

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from host.cli.options import ContextOption, CoreOption
+from host.cli.link_text import link_summary
+from host.cli.options import (
+    BoardsOption,
+    CardOption,
+    ContextOption,
+    CoreOption,
+    FrameErrorOption,
+    HopOption,
+    LinkSeedOption,
+    link_timing,
+)
 from host.cli.output import EXIT_WRONG, command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
 
@@ -35,6 +45,11 @@ def generate_command(
         ),
     ] = "rtl",
     core: CoreOption = "16x4",
+    boards: BoardsOption = 1,
+    hop_ns: HopOption = None,
+    link_seed: LinkSeedOption = None,
+    frame_error_rate: FrameErrorOption = None,
+    card: CardOption = None,
     temperature: Annotated[
         float, typer.Option(help="0: always the most probable token. Above 0: draw, the flatter the higher.")
     ] = 0.0,
@@ -61,6 +76,8 @@ def generate_command(
     where PyTorch's two best were closer together than rounding can tell), or `wrong` (exit code 4).
 
     Example: ringfly generate --model checkpoints/gpt2-tiny --prompt "And it came to pass" --max-new-tokens 20
+
+    Example: ringfly generate --model checkpoints/gpt2-tiny --prompt "And it came to pass" --boards 4 --hop-ns 200
     """
     from host.runtime.generate import generate
 
@@ -84,6 +101,9 @@ def generate_command(
                 max_new_tokens,
                 executor=executor,
                 core=core,
+                boards=boards,
+                links=link_timing(hop_ns, link_seed, frame_error_rate),
+                cards=card or (),
                 seed=seed,
                 temperature=temperature,
                 top_k=top_k,
@@ -108,13 +128,15 @@ def generate_command(
 
 def _summary(result: Generation) -> str:
     parts = [f"{len(result.tokens)} tokens after a prompt of {len(result.prompt_tokens)} ({result.finish_reason})"]
-    where = result.executor if result.core is None else f"{result.executor}, core {result.core}"
-    parts.append(where)
+    cores = "" if result.core is None else f", core {result.core}"
+    parts.append(f"{result.executor}{cores}" + (f" on {result.boards} boards" if result.boards > 1 else ""))
     if result.decode_cycles_per_token is not None:
         parts.append(
             f"{result.decode_cycles_per_token:,.0f} cycles a token, {result.ms_per_token:.4f} ms at an assumed "
             f"{result.conditions['core_clock_mhz']} MHz; {result.prefill_cycles:,} cycles to the first"
         )
+    if result.link_counters:
+        parts.append(f"cables: {link_summary(result.link_counters)}")
     if result.matches_reference is not None:
         parts.append(f"compared with PyTorch fp32: {result.matches_reference}")
         check = result.conditions["check"]

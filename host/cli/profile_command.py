@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from host.cli.cycle_text import gateware_lines, profile_lines
-from host.cli.options import SIZES_HELP, JsonOption, MemoryOption, RefreshSeedOption
+from host.cli.options import SIZES_HELP, JsonOption, MemoryOption, RefreshSeedOption, TimedHopOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.output_file import check_output_file
 
@@ -42,6 +42,11 @@ def profile_command(
     context: Annotated[
         int | None, typer.Option(help="With --model: positions of the key/value cache; default: as many as fit.")
     ] = None,
+    boards: Annotated[int | None, typer.Option(help="With --model: boards that share the model, 1 to 8.")] = None,
+    hop_ns: TimedHopOption = None,
+    board: Annotated[
+        int, typer.Option(help="Of several boards: the one whose layers, instructions and units are shown.")
+    ] = 0,
     memory: MemoryOption = "u280",
     seed: RefreshSeedOption = 0,
     executor: Annotated[
@@ -66,6 +71,8 @@ def profile_command(
     Example: ringfly profile --model gpt2-345m --kv 128 --trace step.json --png step.png
 
     Example: ringfly profile build/gpt2-tiny --executor rtl
+
+    Example: ringfly profile --model gpt2-xl --boards 4 --board 3
     """
     from host.errors import BadInput
     from host.runtime.request import check_executor
@@ -75,10 +82,10 @@ def profile_command(
         raise BadInput(
             "give either a program folder or --model", expected="one of them", hint="See `ringfly profile -h`."
         )
-    for name, value in (("--core", core), ("--context", context)):
+    for name, value in (("--core", core), ("--context", context), ("--boards", boards)):
         if program_dir is not None and value is not None:
             raise BadInput(
-                f"a program folder has its own core and cache: no {name} beside it",
+                f"a program folder has its own core, cache and boards: no {name} beside it",
                 value=value,
                 expected="--model, or a folder alone",
                 hint=f"Leave {name} out, or compile the model anew: `ringfly compile {name} {value} ...`.",
@@ -98,14 +105,22 @@ def profile_command(
 
     with quiet_stdout(as_json):
         if program_dir is not None:
-            timed = TimedProgram.of_folder(program_dir, memory, seed)
+            timed = TimedProgram.of_folder(program_dir, memory, seed, hop_ns=hop_ns)
         else:
-            timed = TimedProgram.of_model(str(model), core or DEFAULT_CORE, context, memory, seed)
+            timed = TimedProgram.of_model(
+                str(model),
+                core or DEFAULT_CORE,
+                context,
+                memory,
+                seed,
+                boards=1 if boards is None else boards,
+                hop_ns=hop_ns,
+            )
         run = chosen_run(timed, kv, tokens, on_gateware=executor == "rtl")
         if program_dir is not None and executor == "rtl":
             facts = profile_gateware(timed, run, program_dir, seed).facts()
         else:
-            profile = profile_step(timed, run)
+            profile = profile_step(timed, run, board)
             facts = {**profile.facts(), "trace": trace, "png": png}
             _write_files(profile, trace, png)
     if as_json:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from host.cli.options import JsonOption
+from host.cli.link_text import link_lines
+from host.cli.options import CardOption, FrameErrorOption, HopOption, JsonOption, LinkSeedOption, link_timing
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.wave_window import WaveWindow
 
@@ -48,20 +50,27 @@ def sim_command(
             help="Compile the gateware of rtl as one piece (slow to build; otherwise a lane once). Waves always do.",
         ),
     ] = False,
+    hop_ns: HopOption = None,
+    link_seed: LinkSeedOption = None,
+    frame_error_rate: FrameErrorOption = None,
+    card: CardOption = None,
     xclbin: Annotated[
         Path | None, typer.Option(help="xclbin of the kernel; default: the one that Ringfly keeps for the core.")
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Run a compiled program on one simulated board and print tokens, cycles and where they went.
+    """Run a compiled program on simulated boards and print tokens, cycles and where they went.
+
+    A folder with a plan.json has the programs of several boards, which run together. Cycles are those of board 0.
 
     Example: ringfly sim build/gpt2-tiny --tokens 4 --waves run.fst --from-cycle 1000 --cycles 2000
     """
     from host.driver.program_memory import cached_positions
-    from host.driver.session import open_kernel
-    from host.runtime.board_executor import open_board
-    from host.runtime.request import BOARD_EXECUTORS, check_executor, check_memory
-    from hw.board.program import Program
+    from host.runtime.appliance import open_appliance
+    from host.runtime.board_models import open_boards
+    from host.runtime.program_folders import load_programs
+    from host.runtime.report import link_conditions
+    from host.runtime.request import BOARD_EXECUTORS, check_boards, check_executor, check_memory
 
     check_executor(executor, BOARD_EXECUTORS)
     window = _window(waves, from_cycle, cycles)
@@ -71,20 +80,32 @@ def sim_command(
     memory = DEFAULT_MEMORY if memory is None else memory
     check_memory(memory)
     ids = _ids(prompt_ids)
+    links = link_timing(hop_ns, link_seed, frame_error_rate)
     with quiet_stdout(as_json):
-        program, image = Program.load(program_dir)
+        programs = load_programs(program_dir)
+        boards, program = len(programs), programs[0][0]
+        check_boards(executor, boards, links, card or ())
+        _check_waves_of_one_board(window, boards)
         first = cached_positions(program)
-        board, verilog_sha256 = open_board(executor, program.core, trace=window is not None, flat=flat, memory=memory)
-        with open_kernel(board, program.core, xclbin=xclbin) as kernel:
-            kernel.load((program, image))
+        with contextlib.ExitStack() as stack:
+            models = stack.enter_context(
+                open_boards(
+                    executor, program.core, boards, trace=window is not None, flat=flat, memory=memory, links=links
+                )
+            )
+            appliance = stack.enter_context(
+                open_appliance(models.boards, program.core, xclbin=xclbin, cards=card or ())
+            )
+            appliance.load(programs)
             started = time.monotonic()
-            with contextlib.nullcontext() if window is None else window.recording(board):
-                kernel.start([0] * first + ids, tokens, position=first)
-                result = kernel.wait(timeout_s)
+            with contextlib.nullcontext() if window is None else window.recording(models.boards[0]):
+                appliance.start([0] * first + ids, tokens, position=first)
+                result = appliance.wait(timeout_s)
             run_seconds = time.monotonic() - started
-            counters = kernel.counters()
-            harness = kernel.device.harness_counters()
-            kv_hash = kernel.kv_hash()
+            counters = appliance.counters()
+            link_counters = appliance.link_counters()
+            ticks = [kernel.device.harness_counters().get("ticks") for kernel in appliance.kernels]
+            kv_hashes = appliance.kv_hashes()
     if window is not None:
         window.require_inside(result.cycles)
     clocked = executor == "rtl"
@@ -92,7 +113,7 @@ def sim_command(
     body: dict[str, object] = {
         "program_dir": program_dir,
         "executor": executor,
-        "boards": 1,
+        "boards": boards,
         "core": program.core.name,
         "core_digest": program.core.digest,
         "model_digest": program.model_digest,
@@ -103,12 +124,14 @@ def sim_command(
         "positions": steps,
         "cycles": result.cycles if clocked else None,
         "cycles_per_position": result.cycles / steps if clocked else None,
-        "counters": counters if clocked else None,
-        "harness_ticks": harness.get("ticks") if clocked else None,
+        "counters": counters[0] if clocked else None,
+        "harness_ticks": ticks[0] if clocked else None,
         "cycles_source": "rtl" if clocked else None,
         "memory": memory if clocked else None,
-        "verilog_sha256": verilog_sha256,
-        "kv_sha256": kv_hash,
+        "link_model": link_conditions(links) if clocked and boards > 1 else None,
+        "verilog_sha256": models.verilog_sha256,
+        "kv_sha256": kv_hashes[0] if boards == 1 else None,
+        "by_board": _by_board(counters, ticks, link_counters, kv_hashes, clocked) if boards > 1 else None,
         "run_seconds": round(run_seconds, 3),
         "waves": waves,
         "wave_names": None if window is None else window.names,
@@ -117,12 +140,47 @@ def sim_command(
         write_json("sim", body)
         return 0
     sys.stdout.write(f"tokens {' '.join(map(str, result.tokens))} ({result.reason})\n")
-    sys.stdout.write(f"keys and values sha256 {kv_hash}\n")
+    for board, kv_hash in enumerate(kv_hashes):
+        sys.stdout.write(f"keys and values {f'of board {board} ' if boards > 1 else ''}sha256 {kv_hash}\n")
     if clocked:
-        sys.stdout.write(_cycle_table(counters, result.cycles, steps, program.core.core_clock_mhz))
+        sys.stdout.write(_cycle_table(counters[0], result.cycles, steps, program.core.core_clock_mhz))
+        if boards > 1:
+            sys.stdout.write("\n".join(link_lines(link_counters)) + "\n")
     if window is not None:
         sys.stdout.write(f"waves in {window.path}; Verilog names of the design's signals in {window.names}\n")
     return 0
+
+
+def _by_board(
+    counters: Sequence[dict[str, int]],
+    ticks: Sequence[int | None],
+    link_counters: Sequence[Sequence[dict[str, int]]],
+    kv_hashes: Sequence[str],
+    clocked: bool,
+) -> list[dict[str, object]]:
+    """What is known of each of several boards; ports of its links in order 0 (left), 1 (right)."""
+    return [
+        {
+            "board": board,
+            "kv_sha256": kv_hash,
+            "counters": counters[board] if clocked else None,
+            "harness_ticks": ticks[board] if clocked else None,
+            "link_counters": link_counters[board] if clocked else None,
+        }
+        for board, kv_hash in enumerate(kv_hashes)
+    ]
+
+
+def _check_waves_of_one_board(window: WaveWindow | None, boards: int) -> None:
+    from host.errors import BadInput
+
+    if window is not None and boards > 1:
+        raise BadInput(
+            f"waves can be written of one board, the folder has programs of {boards}",
+            value=boards,
+            expected=1,
+            hint="Leave --waves out, or compile the model for one board.",
+        )
 
 
 def _window(waves: Path | None, from_cycle: int | None, cycles: int | None) -> WaveWindow | None:

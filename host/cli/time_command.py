@@ -7,8 +7,17 @@ from typing import Annotated
 
 import typer
 
-from host.cli.cycle_text import bucket_lines
-from host.cli.options import ContextOption, CoreOption, JsonOption, MemoryOption, RefreshSeedOption, SizesOption
+from host.cli.cycle_text import board_text, bucket_lines, exposed_lines
+from host.cli.options import (
+    BoardsOption,
+    ContextOption,
+    CoreOption,
+    JsonOption,
+    MemoryOption,
+    RefreshSeedOption,
+    SizesOption,
+    TimedHopOption,
+)
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
 
@@ -22,7 +31,8 @@ def time_command(
     prompt: Annotated[
         int | None, typer.Option(help="Tokens of a prompt: time its prefill, and the step behind it.")
     ] = None,
-    boards: Annotated[int, typer.Option(help="Boards that share the model; this version has one.")] = 1,
+    boards: BoardsOption = 1,
+    hop_ns: TimedHopOption = None,
     core: CoreOption = "64x16",
     memory: MemoryOption = "u280",
     seed: RefreshSeedOption = 0,
@@ -36,12 +46,13 @@ def time_command(
     Example: ringfly time --model gpt2-345m --kv 128
 
     Example: ringfly time --model gpt2-xl --prompt 64 --memory ideal --json
+
+    Example: ringfly time --model gpt2-xl --boards 4 --hop-ns 200 --kv 128
     """
     from host.bench.step_time import time_step
-    from host.bench.timed_program import TimedProgram, check_boards
+    from host.bench.timed_program import TimedProgram
     from host.errors import BadInput
 
-    check_boards(boards)
     if (kv is None) == (prompt is None):
         raise BadInput(
             "give either --kv or --prompt",
@@ -51,7 +62,8 @@ def time_command(
         )
     progress = Progress()
     with quiet_stdout(as_json):
-        report = time_step(TimedProgram.of_model(model, core, context, memory, seed), kv, prompt, progress)
+        timed = TimedProgram.of_model(model, core, context, memory, seed, boards=boards, hop_ns=hop_ns)
+        report = time_step(timed, kv, prompt, progress)
     progress.clear()
     if as_json:
         write_json("time", report)
@@ -63,7 +75,8 @@ def time_command(
 def _lines(report: dict) -> list[str]:  # type: ignore[type-arg]
     conditions = report["conditions"]
     clock_mhz = conditions["assumed_clock_mhz"]
-    lines = [f"{report['model']}, core {report['core']}, memory {report['memory']}; clocks {conditions['clocks']}"]
+    where = f"core {report['core']}, memory {report['memory']}{board_text(report)}"
+    lines = [f"{report['model']}, {where}; clocks {conditions['clocks']}"]
     if report["prefill_cycles"] is not None:
         lines.append(
             f"prompt of {report['prompt']:,}: {report['prefill_cycles']:,} cycles to the first token, "
@@ -74,6 +87,6 @@ def _lines(report: dict) -> list[str]:  # type: ignore[type-arg]
         f"step, positions attended {report['kv']:,}: {report['cycles']:,} cycles, "
         f"{report['ms_per_token_at_200mhz']:.4f} ms at an assumed {clock_mhz} MHz"
     )
-    lines += bucket_lines(report)
+    lines += [*bucket_lines(report), *exposed_lines(report["exposed_sync"])]
     lines.append(f"Verilog {report['verilog_sha256'][:16]}, cycles by {report['cycles_source']}")
     return lines

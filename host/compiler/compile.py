@@ -1,29 +1,33 @@
-"""Checkpoint + core -> program folder: planned and checked completely before the first byte is written."""
+"""Checkpoint + core -> program folder: planned and checked completely before the first byte is written.
+
+`host.compiler.ring` does the same for several boards.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from host.compiler.errors import CompileError, Problem
-from host.compiler.image import write_image
+from host.compiler.errors import Problem
+from host.compiler.image import BoardImage, write_images
+from host.compiler.limits import all_problems
 from host.compiler.model_choice import cannot_compile, chosen_model, chosen_shape
+from host.compiler.output_folder import check_target, written_beside
 from host.compiler.regions import Layout, initial_registers
 from host.compiler.schedule import schedule
 from host.compiler.shape import Shape
 from host.compiler.weights import WeightSource
+from host.planner.partition import KINDS
 from hw.board.board_model import BANK_BYTES
-from hw.board.program import MemoryImage, Program, ProgramError
+from hw.board.program import MemoryImage, Program
 from hw.gpt2.access import derive_access
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.legality import check_program
 from sw.models.key_values import KeyValues, SeededKeyValues
 from sw.models.weights import Progress, WeightTensors, unobserved
 
-__all__ = ["compile_model", "plan_program"]
+__all__ = ["checked_key_values", "compile_model", "plan_program", "read_problems", "write_boards"]
 
 
 def compile_model(
@@ -66,61 +70,77 @@ def compile_model(
     """
     target = Path(out)
     weights = chosen_model(model) if isinstance(model, str | Path) else model
-    _check_target(target)  # before the weights are read, which takes long
+    check_target(target)  # before the weights are read, which takes long
     shape = chosen_shape(weights, core, context)
-    if seeded_positions:
-        if key_values is not None:
-            raise ValueError("give either seeded_positions or key_values")
-        key_values = SeededKeyValues(weights.config, seeded_positions, kv_seed)
-    problems = shape.problems(channel_bytes)
-    source = WeightSource(weights, shape)
-    problems += _key_value_problems(shape, key_values)
-    problems += source.range_problems(lambda done, total: progress("checking values", done, total))
-    if problems:
-        raise cannot_compile(weights, core, problems)
+    key_values = checked_key_values(weights, seeded_positions, kv_seed, key_values)
+    source = WeightSource(weights)
+    found = all_problems(shape, channel_bytes) + read_problems(source, shape, key_values, progress)
+    if found:
+        raise cannot_compile(weights, core, found)
     program = plan_program(shape, weights.digest(progress), key_values)
-    scratch = _scratch_beside(target)
-    try:
-        image = write_image(scratch, Layout.of(shape), schedule(shape), source, key_values, channel_bytes, progress)
-        program.save(scratch, image)
-        _replace(target, scratch)
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with written_beside(target) as scratch:
+        [image] = write_boards([(scratch, shape, program)], source, key_values, channel_bytes, progress)
     return program, dataclasses.replace(image, files=tuple(target / path.name for path in image.files))
 
 
-def _key_value_problems(shape: Shape, key_values: KeyValues | None) -> list[Problem]:
-    """Positions with keys and values must leave one to compute, and be of this model."""
-    if key_values is None:
-        return []
+def checked_key_values(
+    weights: WeightTensors, seeded_positions: int, kv_seed: int, key_values: KeyValues | None
+) -> KeyValues | None:
+    """The keys and values that images are to hold. Raises ValueError if both ways to give them are used."""
+    if seeded_positions and key_values is not None:
+        raise ValueError("give either seeded_positions or key_values")
+    return SeededKeyValues(weights.config, seeded_positions, kv_seed) if seeded_positions else key_values
+
+
+def read_problems(
+    source: WeightSource, shape: Shape, key_values: KeyValues | None, progress: Progress
+) -> list[Problem]:
+    """What is wrong with the values: keys and values of another model or too many, weights that fp16 cannot hold."""
     found = []
-    if key_values.positions >= shape.context:
-        limit = f"at most {shape.context - 1}"
-        found.append(Problem("positions with keys and values", key_values.positions, limit, "a step needs one more"))
-    if key_values.config != shape.model:
-        found.append(Problem("model of the keys and values", key_values.config, str(shape.model)))
-    return found
+    if key_values is not None:
+        if key_values.positions >= shape.context:
+            limit = f"at most {shape.context - 1}"
+            found.append(
+                Problem("positions with keys and values", key_values.positions, limit, "a step needs one more")
+            )
+        if key_values.config != shape.model:
+            found.append(Problem("model of the keys and values", key_values.config, str(shape.model)))
+    return found + source.range_problems(lambda done, total: progress("checking values", done, total))
 
 
-def plan_program(shape: Shape, digest: str = "", key_values: KeyValues | None = None) -> Program:
+def write_boards(
+    boards: Sequence[tuple[Path, Shape, Program]],
+    source: WeightSource,
+    key_values: KeyValues | None,
+    channel_bytes: int,
+    progress: Progress,
+) -> list[MemoryImage]:
+    """Write image and program of each (folder, shape, program). Raises OSError."""
+    targets = [BoardImage(folder, Layout.of(shape), schedule(shape)) for folder, shape, _ in boards]
+    images = write_images(targets, source, key_values, channel_bytes, progress)
+    for (folder, _, program), image in zip(boards, images, strict=True):
+        program.save(folder, image)
+    return images
+
+
+def plan_program(shape: Shape, digest: str = "", key_values: KeyValues | None = None, ring_key: int = 0) -> Program:
     """The program of a shape without problems; it needs no weights, so cycles can be counted for any size.
 
     `key_values` are those that the image will hold; the notes say so, and the driver lets a run start behind them.
+    `ring_key` is the plan's, the same on all boards of a ring.
     Raises RuntimeError if the compiler broke a rule of docs/core.md section 5 (a bug, never the user's fault).
     """
     layout, steps = Layout.of(shape), schedule(shape)
     instructions = [step.instruction for step in steps]
-    registers = initial_registers(layout)
+    registers = initial_registers(layout, ring_key)
     broken = check_program(instructions, registers, shape.core)
     if broken:
         raise RuntimeError("the compiler made an illegal program, please report it: " + "; ".join(broken))
     return Program(
         core=shape.core,
         model_digest=digest,
-        board=0,
-        boards=1,
+        board=shape.board,
+        boards=shape.boards,
         instructions=tuple(instruction.encode() for instruction in instructions),
         descriptors=tuple(access.encode() for access in derive_access(instructions, shape.core)),
         regions=layout.regions(),
@@ -130,57 +150,11 @@ def plan_program(shape: Shape, digest: str = "", key_values: KeyValues | None = 
             "context": shape.context,
             "instruction_names": [step.name for step in steps],
             **({} if key_values is None else {"cached_positions": key_values.positions, "cache": key_values.label}),
+            **({} if shape.boards == 1 else {"slices": _slices(shape)}),
         },
     )
 
 
-def _check_target(target: Path) -> None:
-    """Raise CompileError unless `target` may be made or replaced."""
-    hint = "Give a folder that does not exist yet."
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        message = f"{target} is a file; the output must be a folder."
-        raise CompileError(message, value=str(target), hint=hint, kind="output")
-    if target.is_dir() and any(target.iterdir()):
-        try:
-            Program.load(target)
-        except ProgramError as error:
-            raise CompileError(
-                f"{target} is not empty and holds no program of this Ringfly ({error}); it is left as it is.",
-                value=str(target),
-                hint=hint,
-                kind="output",
-            ) from error
-    try:
-        above = next(folder for folder in target.absolute().parents if folder.exists())
-        os.rmdir(tempfile.mkdtemp(prefix=f".{target.name}-", dir=above))
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-
-
-def _scratch_beside(target: Path) -> Path:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-
-
-def _replace(target: Path, scratch: Path) -> None:
-    """Rename `scratch` to `target`; an earlier program goes only after its successor is complete."""
-    scratch.chmod(0o755)  # mkdtemp makes it private
-    if target.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-        target.rename(old / "program")
-        scratch.rename(target)
-        shutil.rmtree(old)
-    else:
-        scratch.rename(target)
-
-
-def _cannot_write(target: Path, error: OSError) -> CompileError:
-    return CompileError(
-        f"{target} cannot be written: {error.strerror or error}.",
-        value=str(target),
-        hint="Give a folder on a disk that can be written and has room for the weights.",
-        kind="output",
-    )
+def _slices(shape: Shape) -> dict[str, dict[str, int]]:
+    """The board's heads and columns, for the notes."""
+    return {kind: {"first": shape.own(kind).start, "count": len(shape.own(kind))} for kind in KINDS}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from host.planner.partition import KINDS
+from host.planner.plan import Plan
 from hw.board.program import Program
 from hw.gpt2.access import param_rows
 from hw.gpt2.isa import Access, Commit, Instruction, Op, Operand, Params, Path
 
-__all__ = ["explain", "ideal_cycles", "summary"]
+__all__ = ["explain", "ideal_cycles", "ring_summary", "summary"]
 
 
 def ideal_cycles(program: Program, positions: int, *, decode: bool = True) -> int:
@@ -41,11 +45,22 @@ def summary(program: Program) -> dict[str, object]:
     }
 
 
+def ring_summary(plan: Plan) -> dict[str, object]:
+    """Figures of a ring as a whole for ``--json``."""
+    return {
+        "boards": plan.partition.boards,
+        "ring_key": f"{plan.key:016x}",
+        "slices": {kind: list(getattr(plan.partition, kind)) for kind in KINDS},
+        "decode_step": dataclasses.asdict(plan.estimate),
+    }
+
+
 def explain(program: Program) -> str:
     """The map for people: regions, registers, instruction and access listing, bytes and ideal cycles."""
     core = program.core
     facts = summary(program)
     lines = [
+        *([f"board {program.board} of {program.boards}: {_slices_line(program)}"] if program.boards > 1 else []),
         f"core {core.name}: {core.lanes} lanes x {core.tile} products, {core.channels} channels x {core.port_bits} bit",
         f"model {_model_line(program)}",
         f"cache {facts['context']} positions, {facts['kv_bytes_per_position']:,} bytes of keys and values a position",
@@ -78,6 +93,17 @@ def _model_line(program: Program) -> str:
             f"vocabulary {model['vocab_size']:,}; {text}"
         )
     return text
+
+
+def _slices_line(program: Program) -> str:
+    slices = program.notes.get("slices")
+    if not isinstance(slices, dict):
+        return "slices unknown"
+    ends = {kind: f"{part['first']:,} to {part['first'] + part['count'] - 1:,}" for kind, part in slices.items()}
+    return (
+        f"heads {ends['heads']}; columns {ends['x']} of x, {ends['inner']} of the feed-forward vector, "
+        f"{ends['vocabulary']} of the logits"
+    )
 
 
 def _memory_map(program: Program) -> list[str]:
@@ -162,6 +188,9 @@ def _effect(instruction: Instruction) -> str:
         if instruction.commit:
             parts.append(f"commits {Commit(instruction.commit).name.lower()}")
         return ", ".join(parts)
-    return {Op.SC: "scores, softmax", Op.AV: "probabilities x values", Op.LOOP: "loop over the layers"}.get(
-        instruction.op, "next position"
-    )
+    return {
+        Op.SC: "scores, softmax",
+        Op.AV: "probabilities x values",
+        Op.LOOP: "loop over the layers",
+        Op.GATHER: "strips of other boards announced",
+    }.get(instruction.op, "next position")

@@ -1,4 +1,6 @@
-"""The memory image, written row after row into one file a channel; never a second copy of the model.
+"""The memory images of all boards, written row after row into one file a channel; never a second copy of the model.
+
+Each tensor is read once for all boards, whose files grow side by side.
 
 A row is one port word from every channel: lane n owns T fp16 values, which lie on its C/N channels in order
 (docs/core.md, section 1).
@@ -6,15 +8,18 @@ A row is one port word from every channel: lane n owns T fp16 values, which lie 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from host.compiler.key_value_rows import key_rows, value_rows
 from host.compiler.regions import Layout
-from host.compiler.schedule import Step
+from host.compiler.shape import Shape
+from host.compiler.steps import Step
 from host.compiler.weights import LAYER_PRODUCTS, ProductWeights, WeightSource
 from hw.board.program import MemoryImage
 from hw.gpt2.config import CoreConfig
@@ -23,16 +28,32 @@ from hw.numerics.fp_format import FP16_NAN
 from sw.models.key_values import KeyValues
 from sw.models.weights import Progress
 
-__all__ = ["product_rows", "write_image"]
+__all__ = ["BoardImage", "product_rows", "write_images"]
 
 ROWS_AT_ONCE = 1 << 12
 
 
-class _ChannelFiles:
-    """Appends rows to the channel files and keeps their hashes."""
+@dataclasses.dataclass(frozen=True)
+class BoardImage:
+    """What a board's image is to be: `folder` to write to, `layout` of the memory, `steps` of the program."""
 
-    def __init__(self, folder: Path, core: CoreConfig) -> None:
-        self._core = core
+    folder: Path
+    layout: Layout
+    steps: Sequence[Step]
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the board's part."""
+        return self.layout.shape
+
+
+class _ChannelFiles:
+    """Appends rows to the channel files of a board and keeps their hashes."""
+
+    def __init__(self, board: BoardImage) -> None:
+        self.board = board
+        self._core = core = board.shape.core
+        folder = board.folder
         self.paths = tuple(folder / f"ch{channel:02d}.bin" for channel in range(core.channels))
         self._streams = [path.open("wb") for path in self.paths]
         self._hashes = [hashlib.sha256() for _ in self.paths]
@@ -54,6 +75,12 @@ class _ChannelFiles:
         if row > self.rows:
             self.write(np.full((row - self.rows, core.lanes, core.tile), FP16_NAN, np.uint16))
 
+    def check_end(self, region: str) -> None:
+        """Raise RuntimeError unless exactly the region is written."""
+        first_row, count = self.board.layout.rows[region]
+        if self.rows != first_row + count:
+            raise RuntimeError(f"the compiler wrote {region} to row {self.rows}, planned {first_row + count}")
+
     def close(self) -> tuple[str, ...]:
         """Close the files; returns the SHA-256 of each."""
         for stream in self._streams:
@@ -61,63 +88,81 @@ class _ChannelFiles:
         return tuple(digest.hexdigest() for digest in self._hashes)
 
 
-def write_image(
-    folder: Path,
-    layout: Layout,
-    steps: list[Step],
+_Part = tuple[str, _ChannelFiles, np.ndarray]  # (what it is, whose, rows)
+
+
+def write_images(
+    boards: Sequence[BoardImage],
     source: WeightSource,
     key_values: KeyValues | None,
     channel_bytes: int,
     progress: Progress,
-) -> MemoryImage:
-    """Write ``ch00.bin`` ... into `folder`. Raises OSError if the folder cannot be written.
+) -> list[MemoryImage]:
+    """Write ``ch00.bin`` ... into the folder of every board. Raises OSError if one cannot be written.
 
-    The image ends with the embeddings, or with the values if there are `key_values`.
+    An image ends with the embeddings, or with the values if there are `key_values`.
     """
-    shape, core = layout.shape, layout.shape.core
-    parts = [
-        ("weights", _weight_stream(steps, source, core, shape.model.n_layer)),
-        ("position_embedding", _named("position embedding", _embedding(source, "wpe", shape.context, core))),
-        ("token_embedding", _named("token embedding", _embedding(source, "wte", shape.model.vocab_size, core))),
-    ]
-    if key_values is not None:
-        parts.append(("keys", _named("keys", key_rows(shape, key_values))))
-        parts.append(("values", _named("values", value_rows(shape, key_values))))
-    total = layout.base("logits" if key_values is not None else "keys")
-    files = _ChannelFiles(folder, core)
+    files: list[_ChannelFiles] = []
     try:
+        for board in boards:
+            files.append(_ChannelFiles(board))
+        parts = [
+            ("weights", _weight_stream(files, source)),
+            ("position_embedding", _embedding(files, source, "wpe")),
+            ("token_embedding", _embedding(files, source, "wte")),
+        ]
+        if key_values is not None:
+            parts += [("keys", _keys(files, key_values)), ("values", _values(files, key_values))]
+        ends = [board.layout.base("logits" if key_values is not None else "keys") for board in boards]
+        total = sum(ends)
         for region, stream in parts:
-            first_row, count = layout.rows[region]
-            files.pad_to(first_row)
-            for what, rows in stream:
-                files.write(rows)
-                progress(what, files.rows, total)
-            if files.rows != first_row + count:
-                raise RuntimeError(f"the compiler wrote {region} to row {files.rows}, planned {first_row + count}")
-        files.pad_to(total)
+            for one in files:
+                one.pad_to(one.board.layout.base(region))
+            for what, one, rows in stream:
+                one.write(rows)
+                progress(what, sum(each.rows for each in files), total)
+            for one in files:
+                one.check_end(region)
+        for one, end in zip(files, ends, strict=True):
+            one.pad_to(end)
     finally:
-        hashes = files.close()
-    return MemoryImage(files.paths, total * core.port_bytes, channel_bytes, hashes)
+        hashes = [one.close() for one in files]
+    return [
+        MemoryImage(one.paths, end * one.board.shape.core.port_bytes, channel_bytes, digests)
+        for one, end, digests in zip(files, ends, hashes, strict=True)
+    ]
 
 
-def _weight_stream(
-    steps: list[Step], source: WeightSource, core: CoreConfig, layers: int
-) -> Iterator[tuple[str, np.ndarray]]:
-    """All weight rows of a token in order of use, with what they belong to."""
-    before = [step for step in steps if step.product]
-    loop = [step for step in before if step.in_loop]
-    assert {step.product for step in loop} == set(LAYER_PRODUCTS)
-    for layer in range(layers):
-        name, weights = "", None
-        for step in loop:
-            if weights is None or step.product != name:  # both halves of V come from one read
-                name, weights = step.product, source.product(step.product, layer)
-            for rows in product_rows(step.instruction, weights, step.first_word, core):
-                yield f"layer {layer}: {step.product}", rows
-    for step in before:
-        if not step.in_loop:
-            for rows in product_rows(step.instruction, source.product(step.product), step.first_word, core):
-                yield step.name, rows
+def _weight_stream(files: Sequence[_ChannelFiles], source: WeightSource) -> Iterator[_Part]:
+    """All weight rows of a token, each board's in its own order of use; a matrix is read for all boards at once."""
+    loops, heads = [], []
+    for one in files:
+        streaming = [step for step in one.board.steps if step.product]
+        loop = [step for step in streaming if step.in_loop]
+        assert {step.product for step in loop} == set(LAYER_PRODUCTS)
+        by_matrix = groupby(loop, key=lambda step: source.matrix_of(step.product))
+        loops.append([(matrix, list(steps)) for matrix, steps in by_matrix])
+        heads.append([step for step in streaming if not step.in_loop])
+    for layer in range(files[0].board.shape.model.n_layer):
+        for of_one_matrix in zip(*loops, strict=True):
+            assert len({matrix for matrix, _ in of_one_matrix}) == 1
+            for one, (_, steps) in zip(files, of_one_matrix, strict=True):
+                yield from _step_rows(one, steps, source, layer)
+    for one, steps in zip(files, heads, strict=True):
+        yield from _step_rows(one, steps, source, None)
+
+
+def _step_rows(one: _ChannelFiles, steps: Sequence[Step], source: WeightSource, layer: int | None) -> Iterator[_Part]:
+    """Rows of a board's neighbouring steps, each product of which is made once; `layer` None: of the head."""
+    shape, products = one.board.shape, dict[str, ProductWeights]()
+    for step in steps:
+        weights = products.get(step.product)
+        if weights is None:
+            weights = products[step.product] = source.product(shape, step.product, layer or 0)
+        what = step.product if layer is None else f"layer {layer}: {step.product}"
+        weights = weights.strips(step.first_strip, step.instruction.strips, shape.core.lanes)
+        for rows in product_rows(step.instruction, weights, step.first_word, shape.core):
+            yield what, one, rows
 
 
 def product_rows(
@@ -162,17 +207,30 @@ def _param_rows(weights: ProductWeights, core: CoreConfig) -> np.ndarray:
     return np.ascontiguousarray(rows).view(np.uint16).reshape(len(rows), 2, core.lanes, core.tile)
 
 
-def _embedding(source: WeightSource, name: str, rows: int, core: CoreConfig) -> Iterator[np.ndarray]:
-    """Rows of an embedding table: block of T indices after block, strip after strip."""
-    table = source.embedding(name, rows)
+def _embedding(files: Sequence[_ChannelFiles], source: WeightSource, name: str) -> Iterator[_Part]:
+    """Rows of an embedding table, the same for every board: block of T indices after block, strip after strip."""
+    shape = files[0].board.shape
+    core, position = shape.core, name == "wpe"
+    table = source.embedding(shape, name, shape.context if position else shape.model.vocab_size)
     strips = table.shape[1] // core.lanes
     blocks = table.reshape(-1, core.tile, strips, core.lanes).transpose(0, 2, 3, 1)
     at_once = max(1, ROWS_AT_ONCE // strips)
     for start in range(0, len(blocks), at_once):
         part = np.ascontiguousarray(blocks[start : start + at_once])
-        yield part.view(np.uint16).reshape(-1, core.lanes, core.tile)
+        rows = part.view(np.uint16).reshape(-1, core.lanes, core.tile)
+        for one in files:
+            yield f"{'position' if position else 'token'} embedding", one, rows
 
 
-def _named(name: str, stream: Iterable[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    for rows in stream:
-        yield name, rows
+def _keys(files: Sequence[_ChannelFiles], key_values: KeyValues) -> Iterator[_Part]:
+    for layer in range(key_values.config.n_layer):
+        keys = key_values.keys(layer)
+        for one in files:
+            yield "keys", one, key_rows(one.board.shape, keys)
+
+
+def _values(files: Sequence[_ChannelFiles], key_values: KeyValues) -> Iterator[_Part]:
+    for layer in range(key_values.config.n_layer):
+        values = key_values.values(layer)
+        for one in files:
+            yield "values", one, value_rows(one.board.shape, values)

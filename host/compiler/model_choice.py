@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from host.compiler.errors import CompileError, Problem
+from host.compiler.limits import all_problems
 from host.compiler.shape import Shape
 from hw.board.board_model import BANK_BYTES
 from hw.gpt2.config import CoreConfig
@@ -106,17 +107,17 @@ def fitting_shape(
 ) -> Shape:
     """As `chosen_shape`; raises CompileError, which lists everything that does not fit."""
     shape = chosen_shape(weights, core, context)
-    problems = shape.problems(channel_bytes)
-    if problems:
-        raise cannot_compile(weights, core, problems)
+    found = all_problems(shape, channel_bytes)
+    if found:
+        raise cannot_compile(weights, core, found)
     return shape
 
 
-def cannot_compile(weights: SizedModel, core: CoreConfig, problems: Sequence[Problem]) -> CompileError:
-    """The error that lists `problems`, of which there is one or more."""
+def cannot_compile(weights: SizedModel, core: CoreConfig, found: Sequence[Problem]) -> CompileError:
+    """The error that lists the problems `found`, of which there is one or more."""
     return CompileError(
-        f"{weights.label} cannot be compiled for core {core.name}: {len(problems)} "
-        f"{'problem' if len(problems) == 1 else 'problems'}.",
-        problems,
-        kind="fp16_range" if all("finite" in problem.expected for problem in problems) else "does_not_fit",
+        f"{weights.label} cannot be compiled for core {core.name}: {len(found)} "
+        f"{'problem' if len(found) == 1 else 'problems'}.",
+        found,
+        kind="fp16_range" if all("finite" in problem.expected for problem in found) else "does_not_fit",
     )

@@ -34,27 +34,41 @@ class Layout:
         """Rows of the image: up to the first row behind the embeddings."""
         return self.shape.image_rows
 
-    def regions(self) -> tuple[Region, ...]:
-        """One region a channel and name, in bytes."""
+    def regions_of_channel(self, channel: int) -> tuple[Region, ...]:
+        """The regions of one channel, in bytes."""
         kinds = {"position_embedding": "embedding", "token_embedding": "embedding"}
         port = self.shape.core.port_bytes
         return tuple(
             Region(name, kinds.get(name, name), channel, start * port, size * port)
-            for channel in range(self.shape.core.channels)
             for name, (start, size) in self.rows.items()
         )
 
+    def regions(self) -> tuple[Region, ...]:
+        """One region a channel and name, in bytes."""
+        channels = range(self.shape.core.channels)
+        return tuple(region for channel in channels for region in self.regions_of_channel(channel))
 
-def initial_registers(layout: Layout) -> dict[str, int]:
-    """Start values by register name (hw/board/gpt2_map.py), without those that belong to a run or to the loader."""
+
+def initial_registers(layout: Layout, ring_key: int = 0) -> dict[str, int]:
+    """Start values by register name (hw/board/gpt2_map.py), without those that belong to a run or to the loader.
+
+    Those of the ring, `ring_key` among them, are only set on several boards.
+    """
     shape = layout.shape
+    own = shape.own("vocabulary")
+    ring = {
+        "ring_boards": shape.boards,
+        "ring_board": shape.board,
+        "ring_key": ring_key,
+        "token_offset": own.start,
+    }
     score_scale = struct.unpack("<I", struct.pack("<f", 1.0 / math.sqrt(shape.model.head_size)))[0]
     return {
         "context_limit": shape.context,
         "width": shape.width,
         "eps_term": norm_eps_term(shape.model.layer_norm_epsilon, shape.width),
         "score_scale": score_scale,
-        "vocab": shape.model.vocab_size,
+        "vocab": len(own),
         "layers": shape.model.n_layer,
         "heads": shape.heads,
         "key_words": shape.key_words,
@@ -71,4 +85,5 @@ def initial_registers(layout: Layout) -> dict[str, int]:
         "value_head_rows": shape.value_head_rows,
         "logits_base": layout.base("logits"),
         "logits_rows": shape.logits_rows,
+        **(ring if shape.boards > 1 else {}),
     }

@@ -1,16 +1,14 @@
-"""A GPT-2 in the units of one core: words, strips, rows, and the list of everything that does not fit.
+"""A board's part of a GPT-2 in the units of one core: words, strips and rows.
 
 T = `tile`, N = `lanes`, S = T/N strips a word (docs/core.md). Nothing here reads weights.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from functools import cached_property
 
-from host.compiler.errors import Problem
-from hw.board.board_model import BANK_BYTES
+from host.planner.partition import Partition
 from hw.gpt2.config import CoreConfig
 from sw.models.gpt2_config import GPT2Config
 
@@ -18,13 +16,6 @@ __all__ = ["ALIGNMENT_BYTES", "GROUP", "Shape"]
 
 ALIGNMENT_BYTES = 4096  # regions start where an AXI burst may start whatever its length
 GROUP = 8  # output strips that are open together; the sketch's G
-MAX_WIDTH = (1 << 13) - 1  # count of hw.numerics.norm_scalars
-MAX_K_WORDS = (1 << 10) - 1  # field `words`
-MAX_STRIPS = (1 << 16) - 1  # field `strips`
-MAX_HEADS = (1 << 7) - 1  # field `heads`
-MAX_LAYERS = (1 << 8) - 1  # the key/value path counts layers in 8 bits
-MAX_EPS = 2.0**32  # epsilon * d^2: 80 bits with the 48 of the fraction
-MAX_PROB_STRIDE = (1 << 8) - 1  # field `prob_stride`
 
 
 def _ceil(value: int, unit: int) -> int:
@@ -33,11 +24,45 @@ def _ceil(value: int, unit: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Sizes of `model` on `core` with a cache of `context` positions."""
+    """Sizes of what one board has of `model` on `core` with a cache of `context` positions.
+
+    Parameters: `partition`: the slices of all boards, None for one board alone; `board`: which of them, from 0.
+    Raises ValueError for a partition of another model or a board that it has not.
+    """
 
     model: GPT2Config
     core: CoreConfig
     context: int
+    partition: Partition | None = None
+    board: int = 0
+
+    def __post_init__(self) -> None:
+        if self.partition is not None:
+            self.partition.check(self.model)
+        if not 0 <= self.board < self.boards:
+            raise ValueError(f"board must be 0 to {self.boards - 1}, got {self.board}")
+
+    # --- the board's part
+    @property
+    def boards(self) -> int:
+        """Boards that share the model."""
+        return 1 if self.partition is None else self.partition.boards
+
+    def slices(self, kind: str) -> tuple[range, ...]:
+        """Heads or columns of every board; `kind` as in `host.planner.partition.KINDS`."""
+        partition = Partition.even(self.model, 1) if self.partition is None else self.partition
+        return partition.ranges(kind)
+
+    def own(self, kind: str) -> range:
+        """Heads or columns of this board."""
+        return self.slices(kind)[self.board]
+
+    def own_strips(self, kind: str) -> range:
+        """Strips of this board: of the values for heads, else of the vector of that kind."""
+        own, lanes = self.own(kind), self.core.lanes
+        if kind == "heads":
+            return range(own.start * self.value_strips, own.stop * self.value_strips)
+        return range(own.start // lanes, _ceil(own.stop, lanes))
 
     # --- vectors: words of T, elements of the last word, strips of N
     @property
@@ -57,7 +82,7 @@ class Shape:
 
     @property
     def x_strips(self) -> int:
-        """Strips of the residual vector, of values, and rows of an embedding block."""
+        """Strips of the residual vector and of the attention result; rows of an embedding block."""
         return _ceil(self.width, self.core.lanes)
 
     @property
@@ -77,14 +102,14 @@ class Shape:
 
     @property
     def vocab_strips(self) -> int:
-        """Strips of the logits."""
-        return _ceil(self.model.vocab_size, self.core.lanes)
+        """Strips of the board's logits."""
+        return len(self.own_strips("vocabulary"))
 
     # --- heads
     @property
     def heads(self) -> int:
-        """Attention heads."""
-        return self.model.n_head
+        """Attention heads of the board."""
+        return len(self.own("heads"))
 
     @property
     def key_words(self) -> int:
@@ -98,7 +123,7 @@ class Shape:
 
     @property
     def key_strips(self) -> int:
-        """Strips of all heads' keys or queries."""
+        """Strips of the board's keys or queries."""
         return self.heads * self.key_words * self.core.strips_per_word
 
     @property
@@ -106,16 +131,22 @@ class Shape:
         """Strips of one head's value."""
         return _ceil(self.model.head_size, self.core.lanes)
 
-    # --- activation memory: x | q | attention result | feed-forward vector
+    @property
+    def values_strips(self) -> int:
+        """Strips of the values of all heads of the board."""
+        return self.heads * self.value_strips
+
+    # --- activation memory: x | q | attention result | feed-forward vector. On several boards the queries stand last,
+    # so that the vectors that all boards need lie at the same addresses however many heads a board has.
     @property
     def q_word(self) -> int:
         """First word of the queries."""
-        return self.x_words
+        return self.x_words if self.boards == 1 else self.mid_word + self.inner_words
 
     @property
     def av_word(self) -> int:
         """First word of the attention result."""
-        return self.q_word + self.heads * self.key_words
+        return self.x_words + (self.heads * self.key_words if self.boards == 1 else 0)
 
     @property
     def mid_word(self) -> int:
@@ -125,7 +156,7 @@ class Shape:
     @property
     def act_words(self) -> int:
         """Words of activation memory in use."""
-        return self.mid_word + self.inner_words
+        return max(self.mid_word + self.inner_words, self.q_word + self.heads * self.key_words)
 
     # --- attention
     @property
@@ -141,8 +172,14 @@ class Shape:
     @property
     def splits_v(self) -> bool:
         """Whether half of V's product may run before the scores: all strips open, one more accumulator for them."""
-        padded = _ceil(self.x_strips, self.core.param_strips) * self.core.param_strips
-        return self.x_words >= 2 and self.x_strips < self.core.acc_depth and padded <= self.core.param_depth
+        return self.x_words >= 2 and self.values_strips < self.core.acc_depth and self.can_open(self.values_strips)
+
+    def can_open(self, *strips: int) -> bool:
+        """Whether products of so many strips can all be open together, one's accumulators behind the other's: parameter
+        blocks are taken whole, and the last one must not come round to the first product's."""
+        block = self.core.param_strips
+        end = sum(strips[:-1]) + _ceil(strips[-1], block) * block
+        return sum(strips) <= self.core.acc_depth and end <= self.core.param_depth
 
     @property
     def embeds_in_one(self) -> bool:
@@ -181,90 +218,43 @@ class Shape:
         return words * strips + param_rows * _ceil(strips, self.core.param_strips)
 
     @cached_property
-    def weight_rows(self) -> int:
-        """Rows of the weight stream of one token."""
-        x, inner = self.x_words, self.inner_words
-        layer = (
+    def layer_weight_rows(self) -> int:
+        """Rows of a layer's weights on this board."""
+        x, inner, own_x = self.x_words, self.inner_words, len(self.own_strips("x"))
+        return (
             2 * self.product_rows(x, self.key_strips, 2)
-            + self.product_rows(x, self.x_strips, 2)
-            + self.product_rows(x, self.x_strips, 1)
-            + self.product_rows(x, self.inner_strips, 2)
-            + self.product_rows(inner, self.x_strips, 1)
+            + self.product_rows(x, self.values_strips, 2)
+            + self.product_rows(x, own_x, 1)
+            + self.product_rows(x, len(self.own_strips("inner")), 2)
+            + self.product_rows(inner, own_x, 1)
         )
-        return self.model.n_layer * layer + self.product_rows(x, self.vocab_strips, 2)
 
-    def problems(self, channel_bytes: int = BANK_BYTES) -> list[Problem]:
-        """Everything that does not fit or is not supported, in one list; empty if the model can be built."""
-        core, model = self.core, self.model
-        found: list[Problem] = []
+    @property
+    def head_rows(self) -> int:
+        """Rows of the language-model head on this board."""
+        return self.product_rows(self.x_words, self.vocab_strips, 2)
 
-        def most(what: str, value: int, limit: int, hint: str = "") -> None:
-            if value > limit:
-                found.append(Problem(what, value, f"at most {limit}", hint))
+    @property
+    def weight_rows(self) -> int:
+        """Rows of the board's weight stream of one token."""
+        return self.model.n_layer * self.layer_weight_rows + self.head_rows
 
-        larger = "use a core with larger memories or a smaller model"
-        if model.head_size % core.lanes:
-            lanes = f"a multiple of the core's {core.lanes} lanes"
-            found.append(Problem("head size", model.head_size, lanes, "use another core"))
-        if not 1 <= self.context <= min(model.n_positions, core.context):
-            limit = min(model.n_positions, core.context)
-            found.append(
-                Problem(
-                    "context",
-                    self.context,
-                    f"1 to {limit}",
-                    f"the model has {model.n_positions} positions, the core holds {core.context}",
-                )
-            )
-        most("width", self.width, MAX_WIDTH, "LayerNorm's sums are made for this width")
-        most("strips of the residual vector", self.x_strips, core.residual_strips, larger)
-        most("activation words", self.act_words, core.act_words, larger)
-        most("words of the new keys", self.heads * self.key_words, core.new_key_words, larger)
-        most("strips of the new values", self.heads * self.value_strips, core.new_value_strips, larger)
-        most("probability words of one head", self.prob_stride, core.prob_words, "ask for a shorter context")
-        most("probability words of one head", self.prob_stride, MAX_PROB_STRIDE, "ask for a shorter context")
-        most("accumulators of one head's values", self.value_strips, core.acc_depth, larger)
-        most("open output strips", GROUP, core.acc_depth, larger)
-        most("strips of parameters", max(GROUP, core.param_strips), core.param_depth, larger)
-        epsilon = model.layer_norm_epsilon * self.width**2
-        if epsilon >= MAX_EPS:
-            found.append(Problem("layer_norm_epsilon x width^2", epsilon, "below 2^32"))
-        most("heads", self.heads, MAX_HEADS)
-        most("layers", model.n_layer, MAX_LAYERS)
-        most("k words of a product", max(self.x_words, self.inner_words), MAX_K_WORDS)
-        most("strips of the feed-forward vector", self.inner_strips, MAX_STRIPS)
-        most("strips of the logits", self.vocab_strips, MAX_STRIPS)
-        instructions, descriptors = self.program_sizes()
-        most("instructions", instructions, core.instructions, "ask for a shorter context")
-        most("access descriptors", descriptors, core.descriptors, "ask for a shorter context")
-        if self.channel_bytes_used > channel_bytes:
-            found.append(self._too_large(channel_bytes))
-        return found
+    def attention_rows(self, positions: int) -> int:
+        """Rows of a layer's keys and values on this board that a step with `positions` attended positions reads."""
+        keys = _ceil(positions, self.core.lanes) * self.key_words
+        return self.heads * (keys + _ceil(positions, self.core.tile) * self.value_strips)
 
     def program_sizes(self) -> tuple[int, int]:
-        """Instructions and (at most) access descriptors of the program."""
+        """At most so many instructions (exactly on one board) and access descriptors of the program."""
         passes = _ceil(self.heads, self.heads_per_pass)
-        split = 1 if self.splits_v else 0
-        instructions = 2 + 1 + 3 + split + 2 * passes + 3 + 1 + 1
+        if self.boards == 1:
+            split = 1 if self.splits_v else 0
+            instructions = 2 + 1 + 3 + split + 2 * passes + 3 + 1 + 1
+        else:  # a run a board of K, Q, V, projection, in, out and head; a cut of V, four further chunks, four GATHERs
+            split = 1
+            instructions = 2 + 1 + 7 * self.boards + 1 + 4 + 4 + 2 * passes + 1
         descriptors = 2 + 1 + 1 + split + 2 * passes + 1 + 1 + 1
         return instructions, descriptors
-
-    def _too_large(self, channel_bytes: int) -> Problem:
-        """By how much the regions exceed the channels, and what context would fit."""
-        used, channels = self.channel_bytes_used, self.core.channels
-        shorter = range(1, min(self.context, self.core.context))
-        fitting = bisect.bisect_right(
-            shorter, channel_bytes, key=lambda n: dataclasses.replace(self, context=n).channel_bytes_used
-        )
-        weights = f"weights and embeddings take {self.image_rows * self.core.port_bytes:,}"
-        advice = f"a context of {shorter[fitting - 1]} would fit" if fitting else "no context is short enough"
-        return Problem(
-            "bytes per memory channel",
-            used,
-            f"at most {channel_bytes}",
-            f"{used - channel_bytes:,} too many in each of {channels} channels, {used * channels / 1e9:.2f} GB of "
-            f"{channel_bytes * channels / 1e9:.2f} in all; {weights}; {advice}",
-        )
 
     @cached_property
     def region_rows(self) -> dict[str, tuple[int, int]]:

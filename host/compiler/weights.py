@@ -1,4 +1,4 @@
-"""Weights of each product as the core takes them: gamma folded in, heads padded, fp16 matrices, fp32 parameters.
+"""Weights of each product as a board takes them: gamma folded in, heads padded, fp16 matrices, fp32 parameters.
 
 A late LayerNorm is y = r*(x @ W') + (b' - r*mean*colsum) with W' = fp16(gamma*W), colsum of the rounded W' and
 b' = b + beta @ W (DESIGN section 4; gpt2_core_sketch.md section 1). Column sums are exact: a sum of k fp16 values needs
@@ -23,20 +23,31 @@ FP16_MAX_EXCLUSIVE = 65520.0  # rounds to infinity from here on
 FP32_NORMAL_MIN = 2.0**-126
 FP32_MAX = float(np.finfo(np.float32).max)
 
-# product -> (matrix, LayerNorm or "", first column as a multiple of d or None for all columns)
-_SOURCES: dict[str, tuple[str, str, int | None]] = {
-    "queries": ("attn.c_attn", "ln_1", 0),
-    "keys": ("attn.c_attn", "ln_1", 1),
-    "values": ("attn.c_attn", "ln_1", 2),
-    "projection": ("attn.c_proj", "", None),
-    "feed_in": ("mlp.c_fc", "ln_2", None),
-    "feed_out": ("mlp.c_proj", "", None),
+
+@dataclasses.dataclass(frozen=True)
+class _Origin:
+    """Where a product's weights come from: `matrix`; `norm` in front of it or ""; first column as a multiple of d;
+    `kind` of the boards' slices of its columns (`host.planner.partition.KINDS`)."""
+
+    matrix: str
+    norm: str
+    part: int
+    kind: str
+
+
+_ORIGINS = {
+    "queries": _Origin("attn.c_attn", "ln_1", 0, "heads"),
+    "keys": _Origin("attn.c_attn", "ln_1", 1, "heads"),
+    "values": _Origin("attn.c_attn", "ln_1", 2, "heads"),
+    "projection": _Origin("attn.c_proj", "", 0, "x"),
+    "feed_in": _Origin("mlp.c_fc", "ln_2", 0, "inner"),
+    "feed_out": _Origin("mlp.c_proj", "", 0, "x"),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class ProductWeights:
-    """What one product streams.
+    """What one product of one board streams.
 
     Members: `matrix`: fp16 [k words * T, strips * N], zero where padded; `bias`: fp32 [strips * N], b or b';
     `column_sums`: fp32 [strips * N] of a late LayerNorm, else None.
@@ -46,47 +57,58 @@ class ProductWeights:
     bias: np.ndarray
     column_sums: np.ndarray | None
 
+    def strips(self, first: int, count: int, lanes: int) -> ProductWeights:
+        """Those of `count` strips from strip `first` on."""
+        columns = slice(first * lanes, (first + count) * lanes)
+        sums = None if self.column_sums is None else self.column_sums[columns]
+        return ProductWeights(self.matrix[:, columns], self.bias[columns], sums)
+
 
 class WeightSource:
-    """Reads one model product by product; at most one matrix and its fp16 form are in memory.
+    """Reads one model product by product; at most one matrix and fp16 forms of its parts are in memory.
 
-    Parameters: `weights`: a checkpoint or seeded weights; `shape`: sizes on the core.
+    A matrix is read once for all products that are asked for before those of another one, whichever board they are of.
+    Parameters: `weights`: a checkpoint or seeded weights.
     """
 
-    def __init__(self, weights: WeightTensors, shape: Shape) -> None:
+    def __init__(self, weights: WeightTensors) -> None:
         self._weights = weights
-        self._shape = shape
-        self._held: tuple[str, np.ndarray] | None = None  # K, Q and V are parts of one matrix
+        self._held: tuple[str, np.ndarray] | None = None
 
-    def product(self, name: str, layer: int = 0) -> ProductWeights:
-        """Weights of a product (`LAYER_PRODUCTS`, or "head", which has no layer)."""
-        core, shape = self._shape.core, self._shape
+    @staticmethod
+    def matrix_of(product: str) -> str:
+        """Name of the matrix that a product comes from, within its layer."""
+        return "wte" if product == "head" else _ORIGINS[product].matrix
+
+    def product(self, shape: Shape, name: str, layer: int = 0) -> ProductWeights:
+        """Weights of a board's product (`LAYER_PRODUCTS`, or "head", which has no layer)."""
+        core = shape.core
         words = shape.inner_words if name == "feed_out" else shape.x_words
-        strips = {
-            "keys": shape.key_strips,
-            "queries": shape.key_strips,
-            "feed_in": shape.inner_strips,
-            "head": shape.vocab_strips,
-        }
-        columns = strips.get(name, shape.x_strips) * core.lanes
+        strips = {"keys": shape.key_strips, "queries": shape.key_strips, "values": shape.values_strips}
+        kind = "vocabulary" if name == "head" else _ORIGINS[name].kind
+        columns = strips.get(name, len(shape.own_strips(kind))) * core.lanes
         matrix, bias = np.zeros((words * core.tile, columns), np.float16), np.zeros((1, columns), np.float32)
-        target = self._without_padding(name, matrix)
+        target = _without_padding(shape, name, matrix)
         if name == "head":
             target = target.T
 
         def take(place: slice, block: np.ndarray) -> None:
             target[place] = block.reshape(len(block), *target.shape[1:])
 
-        exact_bias = to_fp32(self._fold(name, layer, take))
-        unpadded_bias = self._without_padding(name, bias)
+        exact_bias = to_fp32(self._fold(name, layer, own_columns(shape, kind), take))
+        unpadded_bias = _without_padding(shape, name, bias)
         unpadded_bias[...] = exact_bias.reshape(unpadded_bias.shape)
-        late = name == "head" or _SOURCES[name][1]
+        late = name == "head" or _ORIGINS[name].norm
         return ProductWeights(matrix, bias[0], column_sums(matrix) if late else None)
 
-    def embedding(self, name: str, rows: int) -> np.ndarray:
-        """The first `rows` rows of "wpe" or "wte" as fp16 [rows rounded up to T, strips * N], zero where padded."""
-        core, shape = self._shape.core, self._shape
+    def release(self) -> None:
+        """Forget the matrix that is held."""
         self._held = None
+
+    def embedding(self, shape: Shape, name: str, rows: int) -> np.ndarray:
+        """The first `rows` rows of "wpe" or "wte" as fp16 [rows rounded up to T, strips * N], zero where padded."""
+        core = shape.core
+        self.release()
         table = self._weights.tensor(f"{name}.weight")[:rows]
         padded = np.zeros((-(-rows // core.tile) * core.tile, shape.x_strips * core.lanes), np.float16)
         padded[:rows, : shape.width] = table
@@ -125,46 +147,47 @@ class WeightSource:
         def folded(product: str, layer: int) -> Callable[[], tuple[_Extremes, _Extremes]]:
             def look() -> tuple[_Extremes, _Extremes]:
                 values = _Extremes()
-                bias = self._fold(product, layer, lambda _, block: values.see(block))
+                bias = self._fold(product, layer, None, lambda _, block: values.see(block))
                 return values, _Extremes.of(bias)
 
             return look
 
         yield "wpe.weight", table("wpe.weight")
         yield "wte.weight", table("wte.weight")
-        for layer in range(self._shape.model.n_layer):
+        for layer in range(self._weights.config.n_layer):
             for product in LAYER_PRODUCTS:
-                matrix, norm, _ = _SOURCES[product]
-                scale = f"h.{layer}.{norm}.weight * " if norm else ""
-                yield f"{scale}h.{layer}.{matrix}.weight [{product}]", folded(product, layer)
+                origin = _ORIGINS[product]
+                scale = f"h.{layer}.{origin.norm}.weight * " if origin.norm else ""
+                yield f"{scale}h.{layer}.{origin.matrix}.weight [{product}]", folded(product, layer)
         yield "ln_f.weight * wte.weight [head]", folded("head", 0)
 
-    def _fold(self, name: str, layer: int, take: Callable[[slice, np.ndarray], None]) -> np.ndarray:
-        """Read a product's matrix; returns b + beta @ W in float64.
+    def _fold(self, name: str, layer: int, own: range | None, take: Callable[[slice, np.ndarray], None]) -> np.ndarray:
+        """Read a product's matrix; returns b + beta @ W of the columns `own`, all of them if None, in float64.
 
         `take` gets blocks of gamma * W in fp32, [rows, columns] of W, and the slice of rows where they belong; for the
-        head, whose W is the transposed embedding, blocks [tokens, d] and the slice of tokens.
+        head, whose W is the transposed embedding, blocks [tokens, d] and the slice of tokens, counted from the first.
         """
         if name == "head":
-            return self._fold_head(take)
-        matrix, norm, part = _SOURCES[name]
+            return self._fold_head(own, take)
+        origin, width = _ORIGINS[name], self._weights.config.n_embd
         block = f"h.{layer}."
-        weight = self._matrix(f"{block}{matrix}.weight")
-        bias = self._weights.tensor(f"{block}{matrix}.bias").astype(np.float64)
-        if part is not None:
-            columns = slice(part * self._shape.width, (part + 1) * self._shape.width)
-            weight, bias = weight[:, columns], bias[columns]
-        gamma = self._weights.tensor(f"{block}{norm}.weight") if norm else None
-        beta = self._weights.tensor(f"{block}{norm}.bias").astype(np.float64) if norm else None
+        weight = self._matrix(f"{block}{origin.matrix}.weight")
+        bias = self._weights.tensor(f"{block}{origin.matrix}.bias").astype(np.float64)
+        if own is None:
+            own = range(width if origin.kind == "heads" else weight.shape[1])
+        columns = slice(origin.part * width + own.start, origin.part * width + own.stop)
+        weight, bias = weight[:, columns], bias[columns]
+        gamma = self._weights.tensor(f"{block}{origin.norm}.weight") if origin.norm else None
+        beta = self._weights.tensor(f"{block}{origin.norm}.bias").astype(np.float64) if origin.norm else None
         if gamma is not None and beta is not None:
             return _fold_blocks(weight, gamma, beta, bias, take)
         for place in _places(weight):
             take(place, weight[place])
         return bias
 
-    def _fold_head(self, take: Callable[[slice, np.ndarray], None]) -> np.ndarray:
-        self._held = None
-        embedding = self._weights.tensor("wte.weight")
+    def _fold_head(self, own: range | None, take: Callable[[slice, np.ndarray], None]) -> np.ndarray:
+        embedding = self._matrix("wte.weight")
+        embedding = embedding if own is None else embedding[own.start : own.stop]
         gamma, beta = self._weights.tensor("ln_f.weight"), self._weights.tensor("ln_f.bias").astype(np.float64)
         bias = np.empty(len(embedding))
         for place in _places(embedding):
@@ -180,13 +203,21 @@ class WeightSource:
             self._held = name, self._weights.tensor(name)
         return self._held[1]
 
-    def _without_padding(self, name: str, padded: np.ndarray) -> np.ndarray:
-        """View [true rows, true columns] of a padded array; keys and queries [true rows, heads, head size]."""
-        shape, model = self._shape, self._shape.model
-        rows = padded[: min(len(padded), model.n_inner if name == "feed_out" else shape.width)]
-        if name in ("keys", "queries"):  # every head is padded to whole words
-            return rows.reshape(len(rows), shape.heads, -1)[:, :, : model.head_size]
-        return rows[:, : {"feed_in": model.n_inner, "head": model.vocab_size}.get(name, shape.width)]
+
+def own_columns(shape: Shape, kind: str) -> range:
+    """Columns of the model's matrices that a board has: of x for heads, else of the vector of that kind."""
+    own, size = shape.own(kind), shape.model.head_size if kind == "heads" else 1
+    return range(own.start * size, own.stop * size)
+
+
+def _without_padding(shape: Shape, name: str, padded: np.ndarray) -> np.ndarray:
+    """View [true rows, true columns] of a padded array; keys and queries [true rows, heads, head size]."""
+    model = shape.model
+    rows = padded[: min(len(padded), model.n_inner if name == "feed_out" else shape.width)]
+    if name in ("keys", "queries"):  # every head is padded to whole words
+        return rows.reshape(len(rows), shape.heads, -1)[:, :, : model.head_size]
+    kind = "vocabulary" if name == "head" else _ORIGINS[name].kind
+    return rows[:, : len(own_columns(shape, kind))]
 
 
 class _Extremes:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from host.driver.kernel_registers import KernelRegisters
 from host.driver.program_memory import cached_positions, copy_image, program_bytes
-from host.driver.run_request import RUN_REGISTERS, RunRequest, RunResult
+from host.driver.run_request import RUN_REGISTERS, RingRun, RunRequest, RunResult
 from host.driver.state_words import error_words, state_words
 from host.driver.u280_platform import KERNEL_VLNV
 from host.errors import (
@@ -29,11 +29,11 @@ from host.errors import (
 from hw.board.gpt2_map import ErrorCode
 from hw.board.program import MemoryImage, Program, ProgramError
 
-__all__ = ["Gpt2Kernel"]
+__all__ = ["CANCEL_S", "Gpt2Kernel"]
 
+CANCEL_S = 10.0  # close() waits that long for a cancelled run
 _START = 1  # bit 0 of ctrl
 _CARD_POLL_S = 0.0005  # pause between polls of a real card
-_CANCEL_S = 10.0  # close() waits that long for a cancelled run
 _PROGRESS_POLLS = 4  # at least so many polls tell slow from stuck,
 _PROGRESS_CYCLES = 20_000  # and so many cycles if the kernel counts them: no unit works that long without a tile
 
@@ -49,6 +49,8 @@ class Gpt2Kernel(KernelRegisters):
         What is loaded.
     buffers : list
         The program's buffer (uint8, all that it uses of a channel) in each channel's bank.
+    poll_s : float
+        Pause between two polls of a run, in seconds.
 
     Raises VersionMismatch on creation if the kernel is not the one of its xclbin.
     """
@@ -60,7 +62,8 @@ class Gpt2Kernel(KernelRegisters):
         self.program: Program | None = None
         self.buffers: list[Any] = []
         self._ports = {name: entry["memory"] for name, entry in description["registers"].items() if "memory" in entry}
-        self._poll_s: float = getattr(self.device, "poll_interval_s", _CARD_POLL_S)
+        self.poll_s: float = getattr(self.device, "poll_interval_s", _CARD_POLL_S)
+        self._prepared: RunRequest | None = None
         self._request: RunRequest | None = None
         self._cached: tuple[int | None, ...] = ()  # tokens whose keys and values are in memory; None: of any token
         self._logit_positions = range(0)
@@ -118,16 +121,38 @@ class Gpt2Kernel(KernelRegisters):
         many they are (tokens of these positions count for nothing). Raises BadInput, DeviceBusy, StuckKernel (the
         kernel did not take the start).
         """
+        self.prepare(prompt_ids, max_new_tokens, stop_ids, write_logits, position)
+        self.launch()
+
+    def prepare(
+        self,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        stop_ids: Sequence[int] = (),
+        write_logits: bool = False,
+        position: int | None = None,
+        ring: RingRun | None = None,
+    ) -> None:
+        """The first half of :meth:`start`: check a run and write its registers and tokens.
+
+        ``ring`` is what it has on several boards. Raises BadInput before anything is written, DeviceBusy.
+        """
         program = self._loaded()
         self._require_idle()
-        request = RunRequest.checked(
-            prompt_ids, max_new_tokens, stop_ids, write_logits, position, program.registers, self._cached
-        )
+        limits = {**program.registers, **({} if ring is None else {"vocab": ring.vocabulary})}
+        request = RunRequest.checked(prompt_ids, max_new_tokens, stop_ids, write_logits, position, limits, self._cached)
         tokens = self.map.window("tokens")
         data = np.array(request.prompt_ids[request.position :], "<u4").tobytes()
         self.mmio.write(tokens.offset + tokens.stride * request.position, data)
-        for name, value in request.registers().items():
+        for name, value in {**request.registers(), **({} if ring is None else ring.registers())}.items():
             self.set(name, value)
+        self._prepared = request
+
+    def launch(self) -> None:
+        """The second half of :meth:`start`: start the run that was prepared. Raises BadInput, StuckKernel."""
+        request, self._prepared = self._prepared, None
+        if request is None:
+            raise BadInput("no run was prepared", kind="not_prepared", hint="Call prepare first, or start.")
         started = self.get("start_count")
         self._cached, self._logit_positions = self._cached[: request.position], range(0)
         self.set("ctrl", _START)
@@ -145,29 +170,97 @@ class Gpt2Kernel(KernelRegisters):
         Raises TimeLimit (still working) or StuckKernel (no progress), both with the kernel's state in words, and
         KernelFault if the run ended with an error code. After TimeLimit the run goes on: wait again or cancel.
         """
-        if not timeout_s > 0:
-            raise BadInput(f"timeout_s must be above 0, got {timeout_s!r}", value=timeout_s)
+        deadline = self.deadline(timeout_s)
         if not self.get("start_count"):
             raise BadInput("nothing to wait for: the kernel was never started", kind="not_started")
-        deadline = time.monotonic() + timeout_s
-        request = self._request
-        if request is None:
+        if self._request is None:
             values = {name: self.get(name) for name in RUN_REGISTERS}
-            request = RunRequest.of_registers(values, self.ring(0, values["prompt_end"]))
+            self._request = RunRequest.of_registers(values, self.ring(0, values["prompt_end"]))
         new: list[int] = []
-        while True:
-            ended = not self.running()
-            prompt_end = len(request.prompt_ids)
-            for token in self.ring(prompt_end + len(new), self.get("tokens_valid")):
-                new.append(token)
-                if on_token is not None:
-                    on_token(token)
-            if ended:
-                return self._result(request, tuple(new))
+        while not self.follow(new, on_token):
             if time.monotonic() >= deadline:
-                raise self._expired(timeout_s)
-            if self._poll_s:
-                time.sleep(self._poll_s)
+                raise self.expired(timeout_s)
+            if self.poll_s:
+                time.sleep(self.poll_s)
+        return self.result(new)
+
+    @staticmethod
+    def deadline(timeout_s: float) -> float:
+        """``time.monotonic()`` at the end of a time limit. Raises BadInput unless it is above 0."""
+        if not timeout_s > 0:
+            raise BadInput(f"timeout_s must be above 0, got {timeout_s!r}", value=timeout_s)
+        return time.monotonic() + timeout_s
+
+    def follow(self, tokens: list[int], on_token: Callable[[int], object] | None = None) -> bool:
+        """Look at the run once: append the new tokens that ``tokens`` does not hold yet; returns whether it ended."""
+        ended = not self.running()
+        first = len(self._requested().prompt_ids)
+        for token in self.ring(first + len(tokens), self.get("tokens_valid")):
+            tokens.append(token)
+            if on_token is not None:
+                on_token(token)
+        return ended
+
+    def result(self, tokens: Sequence[int]) -> RunResult:
+        """What came of the run, which has ended with these new tokens. Raises KernelFault."""
+        request, new = self._requested(), tuple(tokens)
+        self._request = None
+        error, info, cycles = self.get("error"), self.get("error_info"), self.get("cycles")
+        if error == ErrorCode.CANCELLED:
+            return RunResult(new, "cancelled", cycles)
+        if error != ErrorCode.NONE:
+            raise KernelFault(
+                f"the kernel ended the run: {error_words(error, info)}", value={"error": error, "error_info": info}
+            )
+        steps = len(request.prompt_ids) - 1
+        kept = self._cached[: request.position]  # a run writes from its first position on
+        self._cached = (*kept, *request.prompt_ids[len(kept) :], *new[:-1])
+        self._logit_positions = range(steps, steps + len(new)) if request.write_logits else range(0)
+        return RunResult(new, request.reason(new), cycles)
+
+    def stop(self, limit_s: float) -> bool:
+        """End a run that is under way, waiting at most ``limit_s``; returns whether none is under way now.
+
+        Raises nothing of ``host.errors``: a board that failed says False.
+        """
+        deadline = time.monotonic() + limit_s
+        try:
+            self.cancel()
+            while self.running():
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(self.poll_s)
+        except HostError:
+            return False
+        return True
+
+    def expired(self, timeout_s: float) -> MachineError:
+        """TimeLimit if the kernel still works, else StuckKernel.
+
+        It works if tiles, tokens or positions go on; the other state registers may stand still meanwhile.
+        """
+        before, begin = self._progress(), self.get("cycles")
+        polls, passed, counting = 0, 0, True
+        while polls < _PROGRESS_POLLS or (counting and passed < _PROGRESS_CYCLES):
+            time.sleep(self.poll_s)
+            self.running()
+            if self._progress() != before:
+                state = self.state_dump()
+                return TimeLimit(
+                    f"the kernel did not end within {timeout_s:g} s; it still works: {state_words(state)}",
+                    value=state,
+                    hint="Wait longer (a larger time limit), or cancel the run.",
+                )
+            now = self.get("cycles") - begin
+            polls, passed, counting = polls + 1, now, now > passed
+        state = self.state_dump()
+        watched = f"{passed} cycles" if passed else f"{polls} polls"
+        return StuckKernel(
+            f"the kernel is stuck: its time limit has passed, and then {watched} without a tile or token: "
+            f"{state_words(state)}",
+            value=state,
+            hint="Cancel the run; if that does not end it, load the xclbin again.",
+        )
 
     # Results
 
@@ -197,14 +290,10 @@ class Gpt2Kernel(KernelRegisters):
             digest.update(self._channel(region.channel, region.offset, region.bytes).data)
         return digest.hexdigest()
 
-    def close(self) -> None:
-        """End a run that is under way and give the program's buffers back; calling it again does nothing."""
-        try:
-            if self.buffers and self.running():
-                self.cancel()
-                self.wait(_CANCEL_S)
-        except HostError:
-            pass  # a board that failed already has nothing left to end
+    def close(self, limit_s: float | None = None) -> None:
+        """End a run that is under way (see :meth:`stop`) and give the program's buffers back; may be called again."""
+        if self.buffers:
+            self.stop(CANCEL_S if limit_s is None else limit_s)
         for buffer in self.buffers:
             buffer.freebuffer()
         self.program, self.buffers, self._request = None, [], None
@@ -219,6 +308,11 @@ class Gpt2Kernel(KernelRegisters):
         if self.program is None:
             raise BadInput("no program is loaded", kind="no_program", hint="Call load(program_dir) first.")
         return self.program
+
+    def _requested(self) -> RunRequest:
+        if self._request is None:
+            raise BadInput("no run was started", kind="not_started")
+        return self._request
 
     def _require_idle(self) -> None:
         if self.running():
@@ -254,49 +348,6 @@ class Gpt2Kernel(KernelRegisters):
         part = self.buffers[channel][offset : offset + size]
         part.invalidate()
         return np.array(part, np.uint8)  # a plain array, not a buffer
-
-    def _result(self, request: RunRequest, new: tuple[int, ...]) -> RunResult:
-        self._request = None
-        error, info, cycles = self.get("error"), self.get("error_info"), self.get("cycles")
-        if error == ErrorCode.CANCELLED:
-            return RunResult(new, "cancelled", cycles)
-        if error != ErrorCode.NONE:
-            raise KernelFault(
-                f"the kernel ended the run: {error_words(error, info)}", value={"error": error, "error_info": info}
-            )
-        steps = len(request.prompt_ids) - 1
-        kept = self._cached[: request.position]  # a run writes from its first position on
-        self._cached = (*kept, *request.prompt_ids[len(kept) :], *new[:-1])
-        self._logit_positions = range(steps, steps + len(new)) if request.write_logits else range(0)
-        return RunResult(new, request.reason(new), cycles)
-
-    def _expired(self, timeout_s: float) -> MachineError:
-        """TimeLimit if the kernel still works, else StuckKernel.
-
-        It works if tiles, tokens or positions go on; the other state registers may stand still meanwhile.
-        """
-        before, begin = self._progress(), self.get("cycles")
-        polls, passed, counting = 0, 0, True
-        while polls < _PROGRESS_POLLS or (counting and passed < _PROGRESS_CYCLES):
-            time.sleep(self._poll_s)
-            self.running()
-            if self._progress() != before:
-                state = self.state_dump()
-                return TimeLimit(
-                    f"the kernel did not end within {timeout_s:g} s; it still works: {state_words(state)}",
-                    value=state,
-                    hint="Wait longer (a larger time limit), or cancel the run.",
-                )
-            now = self.get("cycles") - begin
-            polls, passed, counting = polls + 1, now, now > passed
-        state = self.state_dump()
-        watched = f"{passed} cycles" if passed else f"{polls} polls"
-        return StuckKernel(
-            f"the kernel is stuck: its time limit has passed, and then {watched} without a tile or token: "
-            f"{state_words(state)}",
-            value=state,
-            hint="Cancel the run; if that does not end it, load the xclbin again.",
-        )
 
     def _progress(self) -> tuple[int, ...]:
         return tuple(self.get(name) for name in ("tiles", "tokens_valid", "dump_position", "done_count"))

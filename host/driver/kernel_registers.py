@@ -10,7 +10,7 @@ from host.driver.pynq_import import pynq
 from host.driver.state_words import STATE_REGISTERS, state_words
 from host.driver.xclbin_info import read_xclbin
 from host.errors import BadInput
-from hw.board.gpt2_map import STALL_CAUSES, gpt2_register_map
+from hw.board.gpt2_map import LINK_COUNTERS, LINK_PORTS, STALL_CAUSES, gpt2_register_map
 
 __all__ = ["KernelRegisters"]
 
@@ -70,6 +70,10 @@ class KernelRegisters(pynq.DefaultIP):
     def counters(self) -> dict[str, int]:
         """``cycles``, ``tiles`` and ``stall_*`` of the last run from the kernel's registers, in cycles."""
         return {name: self.get(name) for name in ("cycles", "tiles", *(f"stall_{cause}" for cause in STALL_CAUSES))}
+
+    def link_counters(self) -> list[dict[str, int]]:
+        """Counters of each ring port since the kernel's reset, modulo 2^16."""
+        return [{name: self.get(f"link_{port}_{name}") for name in LINK_COUNTERS} for port in range(LINK_PORTS)]
 
     def state_dump(self) -> dict[str, int]:
         """The state registers by name."""

@@ -10,7 +10,7 @@ from typing import Literal
 from host.errors import BadInput
 from hw.board.gpt2_map import Flags
 
-__all__ = ["MAX_STOP_IDS", "RUN_REGISTERS", "FinishReason", "RunRequest", "RunResult"]
+__all__ = ["MAX_STOP_IDS", "RUN_REGISTERS", "FinishReason", "RingRun", "RunRequest", "RunResult"]
 
 MAX_STOP_IDS = 4  # registers stop_0 to stop_3
 RUN_REGISTERS = (
@@ -42,6 +42,23 @@ class RunResult:
     tokens: tuple[int, ...]
     reason: FinishReason
     cycles: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RingRun:
+    """What a run on several boards has beside its request, the same on all of them (docs/ring.md section 5).
+
+    Members: `number`: 8 bits, another one each run; `link_limit_cycles`: core cycles to wait for other boards, 0 for
+    ever; `vocabulary`: token ids of the whole model, of which each board's program has a part.
+    """
+
+    number: int
+    link_limit_cycles: int
+    vocabulary: int
+
+    def registers(self) -> dict[str, int]:
+        """Values of the registers by name."""
+        return {"ring_run": self.number, "link_limit": self.link_limit_cycles}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,17 +18,24 @@ __all__ = ["open_kernel"]
 
 @contextlib.contextmanager
 def open_kernel(
-    board: BoardModel, core: CoreConfig, *, xclbin: pathlib.Path | None = None, poll_cycles: int = 4096
+    board: BoardModel,
+    core: CoreConfig,
+    *,
+    xclbin: pathlib.Path | None = None,
+    poll_cycles: int = 4096,
+    tag: str = "sim-u280",
+    card: str | None = None,
 ) -> Iterator[Gpt2Kernel]:
     """The kernel of a core on a simulated board, ready to load a program.
 
-    ``xclbin`` defaults to the cached file of the core, which is written if it is not there. At the end, whatever
-    happened, a run under way is cancelled and the board is closed. Raises BadXclbin, VersionMismatch.
+    ``xclbin`` defaults to the cached file of the core, which is written if it is not there; ``tag`` and ``card`` are
+    those of SimU280Device. At the end, whatever happened, a run under way is cancelled and the board is closed. Raises
+    BadXclbin, VersionMismatch, DeviceBusy (the card is in use).
     """
-    device = SimU280Device(board, poll_cycles=poll_cycles)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(board.close)
+        device = SimU280Device(board, poll_cycles=poll_cycles, tag=tag, card=card)
+        stack.callback(device.close)
         overlay = pynq.Overlay(str(xclbin or cached_xclbin(core)), device=device)
         with overlay.gpt2_0 as kernel:
             yield kernel
-    finally:
-        device.close()

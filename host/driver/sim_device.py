@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from host.driver import gpt2_kernel  # noqa: F401 - importing it binds the driver to the kernel
+from host.driver.card_lock import CardLock
 from host.driver.kernel_identity import check_kernel
 from host.driver.program_memory import program_bytes
 from host.driver.pynq_import import pynq, xclbin_parser
@@ -46,8 +47,11 @@ class SimU280Device(pynq.Device):
         Name of the card, unique in the process.
     poll_cycles : int
         Core cycles that pass for one poll of a running kernel.
+    card : str, optional
+        Name under which the card is locked until the device is closed (see CardLock); without one it is nobody else's.
 
-    Errors: see ``host.errors``; those of the board model arrive as BoardFailed and StuckKernel.
+    Errors: see ``host.errors``; those of the board model arrive as BoardFailed and StuckKernel. DeviceBusy for a card
+    that is in use.
     """
 
     _probe_priority_ = 10
@@ -57,10 +61,15 @@ class SimU280Device(pynq.Device):
     def _probe_(cls) -> list[SimU280Device]:
         return list(cls._open)
 
-    def __init__(self, board: BoardModel, *, tag: str = "sim-u280", poll_cycles: int = 4096) -> None:
+    def __init__(
+        self, board: BoardModel, *, tag: str = "sim-u280", poll_cycles: int = 4096, card: str | None = None
+    ) -> None:
         super().__init__(tag)
         if poll_cycles < 1:
             raise BadInput(f"poll_cycles must be at least 1, got {poll_cycles!r}", value=poll_cycles)
+        self._lock = None if card is None else CardLock(card)
+        if self._lock is not None:
+            self._lock.acquire()
         self.board = board
         self.name = "xilinx_u280_gen3x16_xdma_base_1"
         self.capabilities = {"REGISTER_RW": True}
@@ -219,7 +228,11 @@ class SimU280Device(pynq.Device):
         if not self._closed:
             self._closed = True
             self._open.remove(self)
-            self.board.close()
+            try:
+                self.board.close()
+            finally:
+                if self._lock is not None:
+                    self._lock.release()
 
     def _free_program(self) -> None:
         for allocation in self._program:

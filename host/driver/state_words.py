@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from host.driver.xclbin_info import version_text
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode, RunState
 
-__all__ = ["STATE_REGISTERS", "error_words", "state_words"]
+__all__ = ["PORT_WORDS", "STATE_REGISTERS", "awaited_words", "error_words", "state_words"]
 
 STATE_REGISTERS = (
     "state",
@@ -25,6 +26,8 @@ STATE_REGISTERS = (
     "dump_writes",
     "dump_committed",
     "dump_units",
+    "dump_ring",
+    "link_status",
 )
 
 _STALL_WORDS = {
@@ -38,12 +41,16 @@ _STALL_WORDS = {
     "softmax": "probabilities or their sum",
     "norm": "the LayerNorm scalars",
     "operand": "an activation word",
+    "link": "another board",
     "new_kv": "the current token's keys or values",
     "result": "an older result for the same strip",
+    "send": "room in the queue toward the other boards",
     "stream": "memory (weights, keys or values)",
     "drain": "the end of reads, writes and pipelines",
 }
 _UNITS = ("writer", "statistics", "softmax", "arg-max")
+PORT_WORDS = ("left", "right")
+"""Names of a board's two ring ports by number."""
 
 _ERROR_WORDS = {
     ErrorCode.NONE: "no error",
@@ -53,15 +60,48 @@ _ERROR_WORDS = {
     ErrorCode.READ: "memory answered a read on port {info} with an error",
     ErrorCode.WRITE: "memory answered a write on port {info} with an error",
     ErrorCode.START: "start registers out of range (position {info})",
+    ErrorCode.LINK_DOWN: "the cable at its {port} port is dead",
+    ErrorCode.NO_HELLO: "no board has begun this run at its {ports}",
+    ErrorCode.RING_VERSION: "the board at its {top_port} port has interface version {version}",
+    ErrorCode.RING_ORDER: "at its {top_port} port is board {neighbour} of {boards}, which does not belong there",
+    ErrorCode.RING_PROGRAM: "the board at its {port} port has another core or a program of another plan",
+    ErrorCode.PEER_SILENT: "it waits in vain for {awaited}",
+    ErrorCode.PEER_FAILED: "board {origin} failed: {cause}",
 }
 
 
 def error_words(error: int, info: int) -> str:
     """The registers ``error`` and ``error_info`` as a phrase."""
     try:
-        return _ERROR_WORDS[ErrorCode(error)].format(info=info)
+        return _ERROR_WORDS[ErrorCode(error)].format(**_error_details(info))
     except ValueError:
         return f"unknown error code {error} (detail {info})"
+
+
+def _error_details(info: int) -> dict[str, object]:
+    """What the phrases of `_ERROR_WORDS` call the parts of ``error_info`` (docs/ring.md section 5)."""
+    ports = [name for number, name in enumerate(PORT_WORDS) if info >> number & 1]
+    code = info & 0xFF
+    return {
+        "info": info,
+        "port": PORT_WORDS[info & 1],
+        "top_port": PORT_WORDS[info >> 31 & 1],
+        "ports": f"{' and '.join(ports)} port{'s' if len(ports) > 1 else ''}",
+        "version": version_text(info & 0x7FFF_FFFF),
+        "neighbour": info & 0xFF,
+        "boards": info >> 8 & 0xFF,
+        "awaited": awaited_words(info),
+        "origin": info >> 8,
+        "cause": ErrorCode(code).name if code in set(ErrorCode) else f"error {code}",
+    }
+
+
+def awaited_words(info: int) -> str:
+    """What a board with error PEER_SILENT waits for."""
+    strip, silent = info >> 8, [board for board in range(8) if info >> board & 1]
+    if strip:
+        return f"strip {strip - 1} of another board"
+    return f"the sums or arg-max of board{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent)) or '?'}"
 
 
 def state_words(dump: Mapping[str, int]) -> str:
@@ -93,6 +133,23 @@ def state_words(dump: Mapping[str, int]) -> str:
     if "dump_units" in dump:
         busy = [unit for bit, unit in enumerate(_UNITS) if dump["dump_units"] >> bit & 1]
         parts.append(f"busy units: {', '.join(busy) or 'none'}")
+    parts += _ring_words(dump)
     if "tokens_valid" in dump:
         parts.append(f"{dump['tokens_valid']} tokens valid")
     return "; ".join(parts)
+
+
+def _ring_words(dump: Mapping[str, int]) -> list[str]:
+    """What the board waits for from other boards, and ports whose cable is dead; nothing of a board that has none."""
+    parts, ring = [], dump.get("dump_ring", 0)
+    missing = ", ".join(str(board) for board in range(8) if ring >> 8 + board & 1) or "?"
+    waits = ("the neighbours' hello", f"sums of boards {missing}", f"the arg-max of boards {missing}")
+    parts += [f"waits for {what}" for bit, what in enumerate(waits) if ring >> bit & 1]
+    if ring >> 16:
+        parts.append(f"waits for strip {(ring >> 16) - 1} of another board")
+    link = dump.get("link_status", 0)
+    if link >> 4 & 1 or ring & 1:  # else there may be no cables at all
+        parts += [
+            f"the cable at its {name} port is dead" for port, name in enumerate(PORT_WORDS) if link >> 2 + port & 1
+        ]
+    return parts

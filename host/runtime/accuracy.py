@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from host.compiler import chosen_core, compile_model
-from host.driver.gpt2_kernel import Gpt2Kernel
+from host.compiler import chosen_core
+from host.runtime.appliance import Appliance
 from host.runtime.board_executor import open_executor
 from host.runtime.comparison import ACCURACY_FORMAT, TIE_ERRORS, rms
+from host.runtime.program_folders import compile_programs
 from host.runtime.torch_executor import reference_logits
 from sw.models.gpt2 import GPT2
 from sw.models.tokenizer import Tokenizer
@@ -39,15 +40,15 @@ def text_windows(ids: Sequence[int], window: int, positions: int) -> list[list[i
 
 
 def teacher_forced_logits(
-    kernel: Gpt2Kernel, windows: Sequence[Sequence[int]], progress: Callable[[int], object] = lambda done: None
+    boards: Appliance, windows: Sequence[Sequence[int]], progress: Callable[[int], object] = lambda done: None
 ) -> Logits:
     """fp32 logits [positions, vocab] of every position of every window, one start a position."""
     rows = []
     for window in windows:
         for position in range(len(window)):
-            kernel.start(window[: position + 1], 1, write_logits=True, position=position)
-            kernel.wait(WAIT_S)
-            rows.append(kernel.read_logits(position))
+            boards.start(window[: position + 1], 1, write_logits=True, position=position)
+            boards.wait(WAIT_S)
+            rows.append(boards.read_logits(position))
             progress(len(rows))
     return np.stack(rows)
 
@@ -77,8 +78,9 @@ def arg_max_differences(logits: Logits, reference: Logits) -> list[dict[str, flo
     ]
 
 
-def measure(model_dir: Path, text: Path, core_name: str, positions: int) -> dict[str, object]:
-    """The accuracy record of a checkpoint on `core_name`, executor ``functional``, over the text's first positions."""
+def measure(model_dir: Path, text: Path, core_name: str, positions: int, boards: int = 1) -> dict[str, object]:
+    """The accuracy record of a checkpoint on `boards` boards of `core_name`, executor ``functional``, over the text's
+    first positions."""
     start = time.monotonic()
     core, model = chosen_core(core_name), GPT2.from_directory(model_dir)
     data = text.read_bytes()
@@ -86,9 +88,9 @@ def measure(model_dir: Path, text: Path, core_name: str, positions: int) -> dict
     windows = text_windows(ids, min(model.config.n_positions, core.context), len(ids))
     reference = np.concatenate([reference_logits(model, window) for window in windows])
     with tempfile.TemporaryDirectory(prefix="ringfly-") as folder:
-        program, image = compile_model(model_dir, core, Path(folder) / "program")
-        with open_executor("functional", program, image) as executor:
-            ours = teacher_forced_logits(executor.kernel, windows, _say)
+        programs = compile_programs(model_dir, core, Path(folder) / "program", boards)
+        with open_executor("functional", programs) as executor:
+            ours = teacher_forced_logits(executor.appliance, windows, _say)
     half = model.to(torch.float16)
     fp16 = np.concatenate([reference_logits(half, window) for window in windows])
     errors = logit_errors(ours, reference)
@@ -96,9 +98,10 @@ def measure(model_dir: Path, text: Path, core_name: str, positions: int) -> dict
     return {
         "format": ACCURACY_FORMAT,
         "model": model_dir.name,
-        "model_digest": program.model_digest,
+        "model_digest": programs[0][0].model_digest,
         "core_name": core.name,
         "core_digest": core.digest,
+        "boards": boards,
         "executor": "functional",
         "positions": len(ids),
         "windows": len(windows),
@@ -126,10 +129,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--text", type=Path, required=True, help="held-out text, UTF-8")
     parser.add_argument("--core", default="16x4", help="core (default 16x4)")
+    parser.add_argument("--boards", type=int, default=1, help="boards that share the model (default 1)")
     parser.add_argument("--positions", type=int, default=2048, help="tokens of the text (default 2048)")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     options = parser.parse_args()
-    record = measure(options.model, options.text, options.core, options.positions)
+    record = measure(options.model, options.text, options.core, options.positions, options.boards)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps({key: record[key] for key in ("core", "pytorch_fp16_sdpa", "seconds")}) + "\n")

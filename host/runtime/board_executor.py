@@ -1,92 +1,96 @@
-"""The executors `rtl` and `functional`: one simulated board behind the PYNQ device, driven as a card would be."""
+"""The executors `rtl` and `functional`: simulated boards behind PYNQ devices, driven as cards would be."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from host.driver.gpt2_kernel import Gpt2Kernel
 from host.driver.run_request import RunResult
-from host.driver.session import open_kernel
 from host.errors import TimeLimit
+from host.runtime.appliance import Appliance, open_appliance
+from host.runtime.board_models import open_boards
 from host.runtime.job import Job, RunOutcome
-from hw.board.board_model import BoardModel
 from hw.board.program import MemoryImage, Program
-from hw.gpt2.config import CoreConfig
 
-__all__ = ["BoardExecutor", "open_board", "open_executor"]
+if TYPE_CHECKING:
+    from sim.devices.link_timing import LinkTiming
 
-POLL_CYCLES = 4096  # core cycles between two looks at the token ring
-THREADED_PRODUCTS = 1024  # products a cycle from which a second thread makes simulation faster
+__all__ = ["BoardExecutor", "open_executor"]
+
 MIN_WAIT_S = 1e-3
 PROMPT_PERIOD_S = 0.5  # between two reports while the prompt is read
 
 
 class BoardExecutor:
-    """Runs prompts on a kernel that has a program loaded.
+    """Runs prompts on the boards of an appliance that has its programs loaded.
 
-    Parameters: `name`: ``rtl`` or ``functional``; `kernel`; `verilog_sha256` of the gateware, or None.
+    Parameters: `name`: ``rtl`` or ``functional``; `appliance`; `verilog_sha256` of the gateware, or None.
     """
 
-    boards = 1
-
-    def __init__(self, name: str, kernel: Gpt2Kernel, program: Program, verilog_sha256: str | None) -> None:
+    def __init__(self, name: str, appliance: Appliance, verilog_sha256: str | None) -> None:
         self.name = name
-        self.kernel = kernel
+        self.appliance = appliance
         self.verilog_sha256 = verilog_sha256
+        program = appliance.programs[0]
+        self.boards = appliance.boards
         self.model_digest: str | None = program.model_digest
         self.context = int(program.registers["context_limit"])
 
     @property
     def counts_cycles(self) -> bool:
-        """Whether the board has a clock."""
+        """Whether the boards have a clock."""
         return self.verilog_sha256 is not None
 
     def run(self, job: Job) -> RunOutcome:
         """Generate.
 
-        A greedy sampler is one start for all tokens: the board decides. Any other is one start a token: the board
-        writes its logits to memory and the host draws from them. Raises BadInput, StuckKernel, TimeLimit, KernelFault.
+        A greedy sampler is one start for all tokens: the boards decide. Any other is one start a token: the boards
+        write their logits to memory and the host draws from them. Raises BadInput, StuckKernel, TimeLimit, KernelFault,
+        RingFault. After any exception no board is at work any more, so that the next job can run.
         """
         deadline = time.monotonic() + job.timeout_s
-        return self._greedy(job, deadline) if job.sampler.greedy else self._sampled(job, deadline)
+        try:
+            return self._greedy(job, deadline) if job.sampler.greedy else self._sampled(job, deadline)
+        except BaseException:
+            self.appliance.stop()
+            raise
 
     def _greedy(self, job: Job, deadline: float) -> RunOutcome:
-        kernel = self.kernel
-        kernel.start(job.prompt, job.max_new_tokens, job.stop_ids, write_logits=job.keep_logits)
+        boards = self.appliance
+        boards.start(job.prompt, job.max_new_tokens, job.stop_ids, write_logits=job.keep_logits)
         self._read_prompt(job, deadline)
         result = self._wait(job, deadline, job.on_token)
         outcome = RunOutcome(list(result.tokens), result.reason, starts=1)
         if job.keep_logits and result.tokens:
             first = len(job.prompt) - 1
-            outcome.logits = np.stack([kernel.read_logits(first + step) for step in range(len(result.tokens))])
+            outcome.logits = np.stack([boards.read_logits(first + step) for step in range(len(result.tokens))])
         if self.counts_cycles:
-            outcome.prefill_cycles = kernel.get("first_token_cycles") if len(result.tokens) > 1 else result.cycles
+            outcome.prefill_cycles = boards.first_token_cycles() if len(result.tokens) > 1 else result.cycles
             outcome.decode_cycles = result.cycles - outcome.prefill_cycles
-            outcome.counters = kernel.counters()
+            self._count(outcome)
         return outcome
 
     def _sampled(self, job: Job, deadline: float) -> RunOutcome:
-        kernel = self.kernel
+        boards = self.appliance
         ids = list(job.prompt)
         outcome = RunOutcome([], "")
         kept, cycles = [], []
         while (reason := job.reason(outcome.tokens, self.context)) is None:
             if time.monotonic() >= deadline:
                 raise job.expired(len(outcome.tokens))
-            kernel.start(ids, 1, write_logits=True, position=len(ids) - 1 if outcome.tokens else 0)
+            boards.start(ids, 1, write_logits=True, position=len(ids) - 1 if outcome.tokens else 0)
             if not outcome.tokens:
                 self._read_prompt(job, deadline)
             cycles.append(self._wait(job, deadline).cycles)
-            logits = kernel.read_logits(len(ids) - 1)
+            logits = boards.read_logits(len(ids) - 1)
             token = job.sampler.choose(logits, len(ids))
             kept.append(logits)
-            _add(outcome.counters, kernel.counters() if self.counts_cycles else {})
+            self._count(outcome)
             outcome.tokens.append(token)
             ids.append(token)
             job.on_token(token)
@@ -97,23 +101,39 @@ class BoardExecutor:
             outcome.prefill_cycles, outcome.decode_cycles = cycles[0], sum(cycles[1:])
         return outcome
 
+    def _count(self, outcome: RunOutcome) -> None:
+        """Add the last run's counters of every board and port."""
+        if not self.counts_cycles:
+            return
+        if not outcome.counters:
+            outcome.counters = [{} for _ in range(self.boards)]
+            outcome.link_counters = [[{}, {}] for _ in range(self.boards)] if self.boards > 1 else []
+        for total, counters in zip(outcome.counters, self.appliance.counters(), strict=True):
+            _add(total, counters)
+        for totals, ports in zip(outcome.link_counters, self.appliance.link_counters(), strict=True):
+            for total, counters in zip(totals, ports, strict=True):
+                _add(total, counters)
+
     def _read_prompt(self, job: Job, deadline: float) -> None:
-        """Let the board work until the first new token, and say now and then how far in the prompt it is."""
-        kernel, length = self.kernel, len(job.prompt)
+        """Let the boards work until the first new token, and say now and then how far in the prompt they are."""
+        boards, length = self.appliance, len(job.prompt)
         next_report = time.monotonic() + PROMPT_PERIOD_S
-        while kernel.running() and kernel.get("tokens_valid") <= length and time.monotonic() < deadline:
+        while boards.running() and time.monotonic() < deadline:
+            tokens_valid, position = boards.progress()
+            if tokens_valid > length:
+                return
             if time.monotonic() >= next_report:
                 next_report += PROMPT_PERIOD_S
-                job.progress("reading the prompt", kernel.get("dump_position"), length)
+                job.progress("reading the prompt", position, length)
 
     def _wait(self, job: Job, deadline: float, on_token: Callable[[int], object] | None = None) -> RunResult:
         """The end of the run; TimeLimit names the job's own limit, of which a part may have passed before."""
         try:
-            return self.kernel.wait(max(deadline - time.monotonic(), MIN_WAIT_S), on_token)
+            return self.appliance.wait(max(deadline - time.monotonic(), MIN_WAIT_S), on_token)
         except TimeLimit as error:
             raise TimeLimit(
                 f"the run takes longer than its time limit: no end within {job.timeout_s:g} s: "
-                f"{self.kernel.state_text()}",
+                f"{self.appliance.state_text()}",
                 value=error.value,
                 hint=error.hint,
             ) from error
@@ -124,34 +144,23 @@ def _add(total: dict[str, int], counters: dict[str, int]) -> None:
         total[name] = total.get(name, 0) + value
 
 
-def open_board(
-    name: str, core: CoreConfig, *, trace: bool = False, flat: bool = False, memory: str = "u280"
-) -> tuple[BoardModel, str | None]:
-    """(board model of ``rtl`` or ``functional``, SHA-256 of its Verilog or None); ``rtl`` is built if need be.
-
-    Of an ``rtl`` board ``trace`` asks for one that can write waves, ``flat`` for a kernel compiled as one piece, and
-    ``memory`` says what stands behind its ports (see `sim.devices.named.named_memory`). Raises ToolMissingError or
-    BuildError of `sim.rtl`.
-    """
-    if name == "functional":
-        from sim.functional import FunctionalBoard
-
-        return FunctionalBoard(), None
-    from sim.devices.named import named_memory
-    from sim.rtl.board import RtlBoard
-    from sim.rtl.build import build_board
-
-    built = build_board(core, trace=trace, flat=flat)
-    threads = min(2, len(os.sched_getaffinity(0))) if core.tile * core.lanes >= THREADED_PRODUCTS else 1
-    return RtlBoard(built, timing=named_memory(memory), threads=threads), built.verilog_sha256
-
-
 @contextlib.contextmanager
 def open_executor(
-    name: str, program: Program, image: MemoryImage, *, xclbin: Path | None = None
+    name: str,
+    programs: Sequence[tuple[Program, MemoryImage]],
+    *,
+    xclbin: Path | None = None,
+    links: LinkTiming | None = None,
+    cards: Sequence[str] = (),
 ) -> Iterator[BoardExecutor]:
-    """A board with `program` loaded; at the end, whatever happened, the run is cancelled and the board released."""
-    board, verilog_sha256 = open_board(name, program.core)
-    with open_kernel(board, program.core, xclbin=xclbin, poll_cycles=POLL_CYCLES) as kernel:
-        kernel.load((program, image), verify=False)
-        yield BoardExecutor(name, kernel, program, verilog_sha256)
+    """Boards with their programs loaded, one each; at the end, whatever happened, runs are cancelled and all released.
+
+    ``links`` are the cables between several boards (see `open_boards`), ``cards`` names under which they are locked.
+    """
+    core = programs[0][0].core
+    with (
+        open_boards(name, core, len(programs), links=links) as models,
+        open_appliance(models.boards, core, xclbin=xclbin, cards=cards) as appliance,
+    ):
+        appliance.load(programs, verify=False)
+        yield BoardExecutor(name, appliance, models.verilog_sha256)

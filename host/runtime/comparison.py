@@ -141,14 +141,17 @@ def rms(error: npt.NDArray[np.float32]) -> float:
     return float(np.sqrt(np.mean(np.square(error, dtype=np.float64)))) if error.size else 0.0
 
 
-def stored_rms_error(model_digest: str, core_digest: str, folder: Path = RESULTS) -> tuple[float, str] | None:
-    """(RMS error, file) of an accuracy record of this very model and core in `results/`, or None."""
+def stored_rms_error(
+    model_digest: str, core_digest: str, folder: Path = RESULTS, *, boards: int = 1
+) -> tuple[float, str] | None:
+    """(RMS error, file) of an accuracy record of this very model, core and number of boards in `results/`, or None."""
     for path in sorted(folder.glob("accuracy_*.json")):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        wanted = (ACCURACY_FORMAT, model_digest, core_digest)
-        if (record.get("format"), record.get("model_digest"), record.get("core_digest")) == wanted:
+        wanted = (ACCURACY_FORMAT, model_digest, core_digest, boards)
+        found = (record.get("format"), record.get("model_digest"), record.get("core_digest"), record.get("boards", 1))
+        if found == wanted:
             return float(record["core"]["rms_error"]), f"{path.name}, {record['positions']} held-out positions"
     return None

@@ -24,6 +24,7 @@ from host.runtime.report import (
 from host.runtime.request import (
     EXECUTORS,
     check_arguments,
+    check_boards,
     chosen_context,
     chosen_stop_ids,
     encode_prompt,
@@ -36,12 +37,14 @@ from sw.models.gpt2 import GPT2
 
 if TYPE_CHECKING:
     from host.runtime.board_executor import BoardExecutor  # pynq, which `torch` does without
+    from host.runtime.program_folders import Programs
+    from sim.devices.link_timing import LinkTiming
 
 __all__ = ["EXECUTORS", "Generation", "generate"]
 
 
 class Executor(Protocol):
-    """What runs a prompt: `BoardExecutor` or `TorchExecutor`."""
+    """What runs a prompt: `BoardExecutor` or `TorchExecutor`, which has 0 `boards`."""
 
     boards: int
     verilog_sha256: str | None
@@ -58,6 +61,9 @@ def generate(
     *,
     executor: str = "rtl",
     core: str | CoreConfig = "16x4",
+    boards: int = 1,
+    links: LinkTiming | None = None,
+    cards: Sequence[str] = (),
     seed: int = 0,
     temperature: float = 0.0,
     top_k: int = 0,
@@ -76,6 +82,9 @@ def generate(
     model_dir : HuggingFace GPT-2 directory with tokenizer.json.
     executor : ``rtl`` (Verilated gateware), ``functional`` (bit-exact, no cycles) or ``torch`` (fp32 on the CPU).
     core : name of a core, or a core description; `torch` ignores all of it but its context.
+    boards : 1 to 8 boards that share the model; `torch` has none.
+    links : the cables between several boards of ``rtl``; fault-free ones of 500 ns if None.
+    cards : names of cards to lock while their boards are used, one a board, or none.
     seed, temperature, top_k : see `Sampler`.
     context : positions of the cache; the smaller of the model's and the core's if None.
     check : judge greedy tokens by PyTorch fp32.
@@ -92,6 +101,7 @@ def generate(
     sampler = Sampler(temperature, top_k, seed)
     config = chosen_core(core) if isinstance(core, str) else core
     check_arguments(executor, max_new_tokens, timeout_s)
+    check_boards(executor, boards, links, cards)
     with _timed(seconds, "read"):
         weights = chosen_model(model_dir)
         tokenizer = tokenizer_of(model_dir, weights)
@@ -114,9 +124,10 @@ def generate(
         if executor == "torch":
             runner = TorchExecutor(model or GPT2.from_directory(model_dir), limit)
         else:
-            runner = stack.enter_context(_board(executor, model_dir, config, limit, xclbin, seconds, progress))
+            programs = stack.enter_context(_compiled(model_dir, config, boards, limit, seconds, progress))
+            runner = stack.enter_context(_opened(executor, programs, xclbin, links, cards, seconds))
         digest = runner.model_digest
-        stored = stored_rms_error(digest, config.digest) if digest else None
+        stored = stored_rms_error(digest, config.digest, boards=boards) if digest else None
         keep_logits = judged and stored is None
         with _timed(seconds, "run"):
             job = Job(ids, max_new_tokens, sampler, stops, timeout_s, keep_logits, on_token, progress)
@@ -138,7 +149,7 @@ def generate(
         "top_k": top_k,
         "seed": None if sampler.greedy else seed,
         "core_clock_mhz": None if executor == "torch" else config.core_clock_mhz,
-        **run_conditions(executor, sampler, outcome, keep_logits, config.core_clock_mhz),
+        **run_conditions(executor, sampler, outcome, keep_logits, config.core_clock_mhz, runner.boards, links),
         "check": check_conditions(check, sampler, comparison),
     }
     cycles_per_token = decode_cycles_per_token(outcome)
@@ -157,7 +168,9 @@ def generate(
         ms_per_token_at_200mhz=milliseconds(cycles_per_token, 200),
         cycles_source="rtl" if outcome.prefill_cycles is not None else None,
         verilog_sha256=runner.verilog_sha256,
-        counters=outcome.counters or None,
+        counters=outcome.counters[0] if outcome.counters else None,
+        board_counters=outcome.counters if runner.boards > 1 and outcome.counters else None,
+        link_counters=outcome.link_counters or None,
         matches_reference=comparison.verdict if comparison else None,
         near_ties=[dataclasses.asdict(tie) for tie in comparison.near_ties] if comparison else [],
         wrong_tokens=[dataclasses.asdict(tie) for tie in comparison.wrong] if comparison else [],
@@ -167,25 +180,39 @@ def generate(
 
 
 @contextlib.contextmanager
-def _board(
-    executor: str,
+def _compiled(
     model_dir: str | Path,
     config: CoreConfig,
+    boards: int,
     context: int,
-    xclbin: Path | None,
     seconds: dict[str, float],
     progress: Callable[[str, int, int], None],
-) -> Iterator[BoardExecutor]:
-    """The model compiled and loaded on a board of `config`; the program folder lasts as long as the board."""
-    from host.compiler import compile_model
-    from host.runtime.board_executor import open_executor
+) -> Iterator[Programs]:
+    """The model compiled for `boards` boards of `config`, in a folder that lasts as long as they are needed."""
+    from host.runtime.program_folders import compile_programs
 
-    with tempfile.TemporaryDirectory(prefix="ringfly-") as folder, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="ringfly-") as folder:
         with _timed(seconds, "compile"):
             out = Path(folder) / "program"
-            program, image = compile_model(model_dir, config, out, context=context, progress=progress)
+            programs = compile_programs(model_dir, config, out, boards, context=context, progress=progress)
+        yield programs
+
+
+@contextlib.contextmanager
+def _opened(
+    executor: str,
+    programs: Programs,
+    xclbin: Path | None,
+    links: LinkTiming | None,
+    cards: Sequence[str],
+    seconds: dict[str, float],
+) -> Iterator[BoardExecutor]:
+    """Boards with their programs loaded."""
+    from host.runtime.board_executor import open_executor
+
+    with contextlib.ExitStack() as stack:
         with _timed(seconds, "build and load"):
-            runner = stack.enter_context(open_executor(executor, program, image, xclbin=xclbin))
+            runner = stack.enter_context(open_executor(executor, programs, xclbin=xclbin, links=links, cards=cards))
         yield runner
 
 

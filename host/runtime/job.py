@@ -57,7 +57,8 @@ class RunOutcome:
     Members: `tokens`: new token ids, a stop token included; `finish_reason`: ``length``, ``stop`` or ``context``;
     `logits`: fp32 [tokens, vocab], or None if they were not asked for; `starts`: starts of the kernel;
     `prefill_cycles`: core cycles until the first new token; `decode_cycles`: cycles of the other tokens; `counters`:
-    the kernel's counters, summed over its starts. Cycles are None where the executor has none.
+    each board's counters, summed over its starts; `link_counters`: likewise those of both ports of each of several
+    boards. Cycles are None, and counters empty, where the executor has none.
     """
 
     tokens: list[int]
@@ -66,4 +67,5 @@ class RunOutcome:
     starts: int = 0
     prefill_cycles: int | None = None
     decode_cycles: int | None = None
-    counters: dict[str, int] = dataclasses.field(default_factory=dict)
+    counters: list[dict[str, int]] = dataclasses.field(default_factory=list)
+    link_counters: list[list[dict[str, int]]] = dataclasses.field(default_factory=list)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from host.runtime.comparison import Comparison
 from host.runtime.job import RunOutcome
 from host.runtime.sampling import Sampler
 
-__all__ = ["Generation", "check_conditions", "decode_cycles_per_token", "milliseconds", "run_conditions"]
+if TYPE_CHECKING:
+    from sim.devices.link_timing import LinkTiming
+
+__all__ = [
+    "Generation",
+    "check_conditions",
+    "decode_cycles_per_token",
+    "link_conditions",
+    "milliseconds",
+    "run_conditions",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +29,8 @@ class Generation:
     `tokens` are the new ids, `text` is their text. `prefill_cycles` run to the first new token;
     `decode_cycles_per_token` is the mean over the others, `ms_per_token` its time at the core's clock and
     `ms_per_token_at_200mhz` that at 200 MHz whatever the core's clock. `matches_reference` is ``equal``,
-    ``near_tie(n)`` or ``wrong``, and None with sampling or without the check.
+    ``near_tie(n)`` or ``wrong``, and None with sampling or without the check. `counters` are board 0's; of several
+    boards `board_counters` has those of each, and `link_counters` what each port (0 left, 1 right) of each counted.
     """
 
     text: str
@@ -36,6 +48,8 @@ class Generation:
     cycles_source: str | None
     verilog_sha256: str | None
     counters: dict[str, int] | None
+    board_counters: list[dict[str, int]] | None
+    link_counters: list[list[dict[str, int]]] | None
     matches_reference: str | None
     near_ties: list[dict[str, object]]
     wrong_tokens: list[dict[str, object]]
@@ -44,9 +58,15 @@ class Generation:
 
 
 def run_conditions(
-    executor: str, sampler: Sampler, outcome: RunOutcome, keep_logits: bool, core_clock_mhz: int
+    executor: str,
+    sampler: Sampler,
+    outcome: RunOutcome,
+    keep_logits: bool,
+    core_clock_mhz: int,
+    boards: int,
+    links: LinkTiming | None,
 ) -> dict[str, object]:
-    """How the run was made: starts, memory model and clock of the gateware, or versions of PyTorch."""
+    """How the run was made: starts, models of memory and cables, clock of the gateware, or versions of PyTorch."""
     if executor == "torch":
         import torch
 
@@ -60,8 +80,17 @@ def run_conditions(
         from sim.devices.named import named_memory
 
         found["memory_model"] = {"name": "u280", **dataclasses.asdict(named_memory("u280"))}
+        if boards > 1:
+            found["link_model"] = link_conditions(links)
         found["clock"] = f"assumed {core_clock_mhz} MHz; nothing was placed and routed"
     return found
+
+
+def link_conditions(links: LinkTiming | None) -> dict[str, object]:
+    """Every parameter of the cables between simulated boards; None stands for the default ones."""
+    from sim.devices.link_timing import LinkTiming
+
+    return dataclasses.asdict(links or LinkTiming())
 
 
 def check_conditions(check: bool, sampler: Sampler, comparison: Comparison | None) -> dict[str, object]:

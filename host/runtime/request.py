@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from host.driver.run_request import MAX_STOP_IDS
 from host.errors import BadInput
+from hw.board.gpt2_map import MAX_BOARDS
 from sw.models.gpt2_config import GPT2Config
 from sw.models.seeded_weights import SeededCheckpoint
 from sw.models.tokenizer import Tokenizer
 from sw.models.weights import WeightTensors
 
+if TYPE_CHECKING:
+    from sim.devices.link_timing import LinkTiming
+
 __all__ = [
     "BOARD_EXECUTORS",
     "EXECUTORS",
     "check_arguments",
+    "check_boards",
     "check_executor",
     "check_memory",
     "chosen_context",
@@ -59,6 +65,33 @@ def check_arguments(executor: str, max_new_tokens: int, timeout_s: float) -> Non
         raise BadInput(f"max-new-tokens must be 1 or more, got {max_new_tokens}", value=max_new_tokens, expected=">= 1")
     if not timeout_s > 0:
         raise BadInput(f"timeout-s must be above 0, got {timeout_s}", value=timeout_s, expected="> 0")
+
+
+def check_boards(executor: str, boards: int, links: LinkTiming | None = None, cards: Sequence[str] = ()) -> None:
+    """Raise BadInput for a number of boards that none has, cables or cards without boards that have them."""
+    if not 1 <= boards <= MAX_BOARDS:
+        raise BadInput(f"boards must be 1 to {MAX_BOARDS}, got {boards}", value=boards, expected=f"1 to {MAX_BOARDS}")
+    if executor not in BOARD_EXECUTORS and (boards > 1 or cards):
+        raise BadInput(
+            f"executor {executor} has no boards",
+            value=executor,
+            expected=" or ".join(BOARD_EXECUTORS),
+            hint="Leave --boards and --card out, or choose another executor.",
+        )
+    if links is not None and (executor != "rtl" or boards == 1):
+        raise BadInput(
+            "there are no cables to describe: only several boards of executor rtl have them",
+            value={"executor": executor, "boards": boards},
+            expected="--executor rtl with --boards 2 to 8",
+            hint="Leave --hop-ns, --link-seed and --frame-error-rate out, or give --boards.",
+        )
+    if cards and (len(cards) != boards or len(set(cards)) != boards):
+        raise BadInput(
+            f"{boards} board{'s need' if boards > 1 else ' needs'} as many different cards, got {', '.join(cards)}",
+            value=list(cards),
+            expected=f"{boards} different names, or none",
+            hint="Give --card once a board.",
+        )
 
 
 def tokenizer_of(model_dir: str | Path, weights: WeightTensors) -> Tokenizer:

@@ -76,8 +76,8 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> tuple[GPT2, tuple[int,
     made = outlier_model(BOTH, LONGER, LONGER.n_positions, 5)
     save_model(made.model, folder)
     program, image = compile_model(folder, core_config("64x16"), folder / "program")
-    with open_executor("functional", program, image) as executor:
-        logits = teacher_forced_logits(executor.kernel, [made.ids])
+    with open_executor("functional", [(program, image)]) as executor:
+        logits = teacher_forced_logits(executor.appliance, [made.ids])
     return GPT2.from_directory(folder), made.ids, logits
 
 

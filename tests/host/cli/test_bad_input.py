@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from host.cli.main import main
 from host.driver.sim_device import SimU280Device
 from host.driver.xclbin import write_xclbin
 from host.driver.xclbin_info import version_text
+from host.runtime.board_models import BoardModels
 from hw.board.gpt2_map import INTERFACE_VERSION
 from hw.gpt2.config import core_config
 from sim.functional import FunctionalBoard
@@ -161,8 +163,8 @@ class StuckBoard(FunctionalBoard):
 
 @pytest.mark.parametrize("temperature", ["0", "0.8"])
 def test_a_stuck_kernel(temperature: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(gpt2_kernel, "_CANCEL_S", 0.1)
-    monkeypatch.setattr(board_executor, "open_board", lambda name, core: (StuckBoard(), None))
+    monkeypatch.setattr(gpt2_kernel, "CANCEL_S", 0.1)
+    monkeypatch.setattr(board_executor, "open_boards", lambda *_, **__: nullcontext(BoardModels((StuckBoard(),), None)))
     arguments = [*GENERATE, "--model", str(TINY), "--timeout-s", "0.2", "--temperature", temperature]
     _expect(arguments, 3, "stuck_kernel", ["stuck", "without a tile or token", "state run"], capsys)
     assert SimU280Device._open == []

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from host.cli.main import main
 from host.cli.output import report_error
 from host.cli.progress import Progress
 from host.driver.sim_device import SimU280Device
+from host.runtime.board_models import BoardModels
 from hw.board.program import MemoryImage, Program
 from hw.bus.registers import RegisterMapError
 from sim.functional import FunctionalBoard
@@ -63,6 +65,11 @@ def test_without_check_there_is_no_verdict(capsys: pytest.CaptureFixture[str]) -
     assert answer["matches_reference"] is None and answer["conditions"]["check"] == {"done": False, "why": "--no-check"}
 
 
+def _put_board(monkeypatch: pytest.MonkeyPatch, board: type[FunctionalBoard]) -> None:
+    """Let the commands open this board."""
+    monkeypatch.setattr(board_executor, "open_boards", lambda *_, **__: nullcontext(BoardModels((board(),), None)))
+
+
 class FlippedBoard(FunctionalBoard):
     """A board whose memory has one weight word changed."""
 
@@ -77,8 +84,8 @@ class FlippedBoard(FunctionalBoard):
 def test_twin_a_changed_weight_word_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(board_executor, "open_board", lambda name, core: (FlippedBoard(), None))
-    monkeypatch.setattr(generation, "stored_rms_error", lambda model, core: (1e-3, "given by the test"))
+    _put_board(monkeypatch, FlippedBoard)
+    monkeypatch.setattr(generation, "stored_rms_error", lambda model, core, boards: (1e-3, "given by the test"))
     arguments = [*GENERATE, "--executor", "functional"]
     answer = _json(arguments, capsys, code=4)
     assert answer["matches_reference"] == "wrong" and answer["wrong_tokens"]
@@ -103,8 +110,8 @@ class ScaledBoard(FunctionalBoard):
 def test_without_an_accuracy_record_a_changed_weight_is_still_wrong(
     board: type[FunctionalBoard], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(board_executor, "open_board", lambda name, core: (board(), None))
-    monkeypatch.setattr(generation, "stored_rms_error", lambda model, core: None)
+    _put_board(monkeypatch, board)
+    monkeypatch.setattr(generation, "stored_rms_error", lambda model, core, boards: None)
     arguments = [*GENERATE, "--executor", "functional"]
     answer = _json(arguments, capsys, code=code)
     check = answer["conditions"]["check"]
@@ -137,6 +144,14 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "ready to run" in text
     assert "the pinned version; a CPU build is all that is used" in text
+
+
+def test_doctor_without_a_folder_for_locks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RINGFLY_LOCKS", "/nowhere")
+    answer = _json(["doctor"], capsys)
+    found = {finding["name"]: finding for finding in answer["findings"]}["card locks"]
+    assert answer["ok"] and not found["ok"] and not found["required"]
+    assert "/nowhere" in found["found"] and "RINGFLY_LOCKS" in found["how"]
 
 
 def test_doctor_without_make_and_with_another_torch(

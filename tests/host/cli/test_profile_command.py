@@ -82,6 +82,30 @@ def test_text_names_buckets_layers_instructions_and_units(capsys: pytest.Capture
     assert f"{report['step']['cycles']:,} cycles" in text
 
 
+def test_several_boards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, png = tmp_path / "trace.json", tmp_path / "step.png"
+    arguments = [*SMALL, "--kv", "40", "--boards", "3"]
+    report = profiled([*arguments, "--board", "2", "--trace", str(trace), "--png", str(png)], capsys)
+    step, own = report["step"], report["board_step"]
+    assert whole(step) == 3 * step["cycles"] and step["boards"] == 3 and step["cycles"] == max(report["board_cycles"])
+    assert (report["board"], own["cycles"]) == (2, report["board_cycles"][2])
+    for part in (own, *report["layers"], *report["instructions"]):
+        assert whole(part) == part["cycles"]
+    assert sum(part["cycles"] for part in report["instructions"]) == own["cycles"]
+    assert own["lost_cycles"]["link"] > 0 < report["exposed_sync_fraction"]
+    assert any("words of board 1" in part["name"] for part in report["instructions"])
+    assert json.loads(trace.read_text())["otherData"]["board"] == 2 and png.stat().st_size > 10_000
+    assert main(["time", *arguments, "--json"]) == 0
+    time = json.loads(capsys.readouterr().out)
+    assert {name: step[name] for name in ("cycles", "useful_cycles", "lost_cycles")} == {
+        name: time[name] for name in ("cycles", "useful_cycles", "lost_cycles")
+    }
+    assert report["exposed_sync_fraction"] == time["exposed_sync_fraction"]
+    assert main(["profile", *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "exposed synchronisation at   500 ns a hop" in text and "what follows is board 0" in text
+
+
 def test_trace_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, png = tmp_path / "trace.json", tmp_path / "step.png"
     report = profiled([*SMALL, "--kv", "40", "--tokens", "3", "--trace", str(trace), "--png", str(png)], capsys)
@@ -127,6 +151,18 @@ def test_gateware_beside_timing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert longer["run"]["cycles"] != report["run"]["cycles"]
 
 
+def test_gateware_of_several_boards_beside_timing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = compiled(tmp_path, capsys, "--boards", "2")
+    assert profiled([str(folder), "--kv", "9"], capsys)["boards"] == 2
+    arguments = [str(folder), "--executor", "rtl", "--memory", "ideal", "--hop-ns", "304"]
+    report = profiled(arguments, capsys)
+    assert report["boards"] == 2 and whole(report["run"]) == 2 * report["run"]["cycles"] > 0
+    assert set(report["difference"].values()) == {0}
+    assert report["run"]["lost_cycles"]["link"] > 0
+    assert main(["profile", *arguments]) == 0
+    assert "2 boards, 304 ns a hop" in capsys.readouterr().out
+
+
 def test_a_difference_between_gateware_and_timing_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +184,7 @@ def test_a_difference_between_gateware_and_timing_is_shown(
 def test_which_run_is_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = TimedProgram.of_folder(compiled(tmp_path, capsys), "ideal", 0)
     seeded = dataclasses.replace(
-        plain, program=dataclasses.replace(plain.program, notes={**plain.program.notes, "cached_positions": 50})
+        plain, programs=(dataclasses.replace(plain.program, notes={**plain.program.notes, "cached_positions": 50}),)
     )
 
     def run(timed: TimedProgram, kv: int | None, tokens: int | None, on_gateware: bool) -> tuple[int, int, int]:
@@ -172,6 +208,9 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "gateware of a model": ([*SMALL, "--executor", "rtl"], "bad_input", ["program folder"]),
     "trace of gateware": (["build", "--executor", "rtl", "--trace", "t.json"], "bad_input", ["--trace"]),
     "core of a folder": (["build", "--core", "16x4"], "bad_input", ["--core", "16x4"]),
+    "boards of a folder": (["build", "--boards", "2"], "bad_input", ["--boards", "2"]),
+    "no such board": ([*SMALL, "--kv", "9", "--boards", "2", "--board", "2"], "bad_input", ["board must be 0 to 1"]),
+    "nine boards": ([*SMALL, "--boards", "9"], "bad_input", ["1 to 8", "9"]),
     "context of a folder": (["build", "--context", "64", "--executor", "rtl"], "bad_input", ["--context", "64"]),
     "kv over the context": ([*SMALL, "--kv", "257"], "bad_input", ["257", "1 to 256"]),
     "more tokens than positions": ([*SMALL, "--kv", "3", "--tokens", "4"], "bad_input", ["4 tokens", "attends to 3"]),

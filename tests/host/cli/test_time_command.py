@@ -121,6 +121,41 @@ def test_a_prompt_that_fills_the_cache_has_no_step_behind_it(capsys: pytest.Capt
     assert report["kv"] == 12 and report["conditions"]["context"] == 12
 
 
+@pytest.mark.parametrize("hop", [[], ["--hop-ns", "0"], ["--hop-ns", "350"]])
+def test_several_boards(hop: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    report = timed([*SMALL, "--kv", "40", "--boards", "4", *hop], capsys)
+    alone = timed([*SMALL, "--kv", "40"], capsys)
+    hop_ns = float(hop[1]) if hop else 500.0
+    assert (report["boards"], report["hop_ns"]) == (4, hop_ns) and len(report["board_cycles"]) == 4
+    assert report["cycles"] == max(report["board_cycles"]) < alone["cycles"]
+    assert report["useful_cycles"] == alone["useful_cycles"]
+    assert report["useful_cycles"] + sum(report["lost_cycles"].values()) == 4 * report["cycles"]
+    assert report["useful_fraction"] == report["useful_cycles"] / (4 * report["cycles"])
+    exposed = {one["hop_ns"]: one for one in report["exposed_sync"]}
+    assert set(exposed) == {200.0, 500.0, 1000.0, hop_ns}
+    assert report["exposed_sync_fraction"] == exposed[hop_ns]["exposed_sync_fraction"]
+    without = exposed[500.0]["cycles"] - exposed[500.0]["exposed_cycles"]
+    assert all(one["cycles"] - one["exposed_cycles"] == without for one in exposed.values())
+    assert exposed[1000.0]["exposed_cycles"] > exposed[200.0]["exposed_cycles"]
+    assert exposed[hop_ns]["cycles"] == report["cycles"]
+    assert len(report["conditions"]["slices"]) == 4 and report["conditions"]["link_parameters"]["hop_ns"] == hop_ns
+
+
+def test_text_of_several_boards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["time", *SMALL, "--kv", "40", "--boards", "2", "--hop-ns", "350"]) == 0
+    text = capsys.readouterr().out
+    assert "2 boards, 350 ns a hop" in text and "of 2 boards" in text
+    hops = [line.split(" ns a hop")[0].split()[-1] for line in text.splitlines() if line.startswith("exposed")]
+    assert hops == ["200", "350", "500", "1,000"]
+
+
+def test_a_prompt_on_several_boards(capsys: pytest.CaptureFixture[str]) -> None:
+    report = timed([*SMALL, "--prompt", "12", "--boards", "2"], capsys)
+    alone = timed([*SMALL, "--prompt", "12"], capsys)
+    assert alone["prefill_cycles"] / 2 < report["prefill_cycles"] < alone["prefill_cycles"]
+    assert report["kv"] == 13 and report["exposed_sync_fraction"] > 0
+
+
 def test_one_position(capsys: pytest.CaptureFixture[str]) -> None:
     report = timed([*SMALL, "--kv", "1"], capsys)
     assert report["lost_cycles"]["run_start"] > 0 and "the only step" in report["conditions"]["step"]
@@ -164,7 +199,10 @@ BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "prompt over the context": ([*SMALL, "--prompt", "257"], "bad_input", ["257", "1 to 256"]),
     "neither": ([*SMALL], "bad_input", ["--kv", "--prompt"]),
     "both": ([*SMALL, "--kv", "2", "--prompt", "3"], "bad_input", ["--kv", "--prompt"]),
-    "two boards": ([*SMALL, "--kv", "2", "--boards", "2"], "bad_input", ["boards", "one board"]),
+    "nine boards": ([*SMALL, "--kv", "2", "--boards", "9"], "bad_input", ["boards must be 1 to 8", "9"]),
+    "more boards than heads": (["--model", "gpt2-124m", "--kv", "2", "--boards", "0"], "bad_input", ["got 0"]),
+    "a hop of one board": ([*SMALL, "--kv", "2", "--hop-ns", "200"], "bad_input", ["--hop-ns", "--boards"]),
+    "a hop back in time": ([*SMALL, "--kv", "2", "--boards", "2", "--hop-ns", "-1"], "bad_input", ["hop_ns", "-1"]),
     "unknown memory": ([*SMALL, "--kv", "2", "--memory", "ddr"], "unknown_memory", ["ddr", "u280", "ideal"]),
     "unknown core": (["--model", str(TINY), "--kv", "2", "--core", "big"], "bad_core", ["big", "16x4", "64x16"]),
     "sizes that do not divide": (["--model", str(TINY), "--kv", "2", "--core", "16x5"], "bad_core", ["power of two"]),

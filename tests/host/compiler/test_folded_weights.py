@@ -27,7 +27,7 @@ class UnevenNorms(SeededCheckpoint):
 def test_compiled_weights_are_the_folded_ones() -> None:
     """512 x 2048 is read in four blocks."""
     weights = UnevenNorms(MODEL, 3)
-    compiled = WeightSource(weights, Shape(MODEL, core_config("16x4"), 32)).product("feed_in", 1)
+    compiled = WeightSource(weights).product(Shape(MODEL, core_config("16x4"), 32), "feed_in", 1)
     names = ("h.1.mlp.c_fc.weight", "h.1.ln_2.weight", "h.1.ln_2.bias", "h.1.mlp.c_fc.bias")
     weight, gamma, beta, bias = (weights.tensor(name) for name in names)
     matrix, parameters = folded(weight, gamma, beta, bias)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from host.compiler import CompileError, Shape, compile_model, plan_program
 from host.compiler.explain import ideal_cycles
+from host.compiler.limits import all_problems
 from host.driver.program_memory import program_bytes
 from hw.gpt2.config import core_config
 from sw.models.gpt2 import GPT2, GPT2Config
@@ -41,14 +42,14 @@ def _saved(folder: Path, **sizes: int) -> Path:
 def test_gpt2_up_to_345m_fits_both_cores(name: str, core: str) -> None:
     context = 512 if (name, core) == ("gpt2-medium", "16x4") else 1024  # the small core has 1 GiB
     shape = Shape(_known(name), core_config(core), context)
-    assert shape.problems() == []
+    assert all_problems(shape) == []
     assert len(plan_program(shape).instructions) == shape.program_sizes()[0]
 
 
 def test_gpt2_large_and_xl_fit_the_large_core() -> None:
     for name in ("gpt2-large", "gpt2-xl"):
         shape = Shape(_known(name), core_config("64x16"), 1024)
-        assert shape.problems() == []
+        assert all_problems(shape) == []
         program = plan_program(shape)
         assert len(program.descriptors) <= shape.program_sizes()[1]
 
@@ -118,10 +119,10 @@ def test_all_problems_come_in_one_message_and_nothing_is_written(tmp_path: Path)
 def test_each_limit_is_named(sizes: dict[str, int], changes: dict[str, int], what: str) -> None:
     config = GPT2Config(**{"n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 64, "vocab_size": 64, **sizes})
     core = dataclasses.replace(core_config("16x4"), **changes)
-    assert what in [problem.what for problem in Shape(config, core, config.n_positions).problems()]
+    assert what in [problem.what for problem in all_problems(Shape(config, core, config.n_positions))]
     # twin: the same model on an unchanged core, or the smallest model, has no such problem
     fine = GPT2Config(n_layer=1, n_head=2, n_embd=32, n_positions=64, vocab_size=64)
-    assert Shape(fine, core_config("16x4"), 64).problems() == []
+    assert all_problems(Shape(fine, core_config("16x4"), 64)) == []
 
 
 def test_values_beyond_fp16_are_listed_with_tensor_and_value(tmp_path: Path) -> None:
