@@ -64,14 +64,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, MemoryI
 
 @pytest.fixture(scope="module")
 def executor(compiled: tuple[Program, MemoryImage]) -> Iterator[BoardExecutor]:
-    with open_executor("functional", *compiled) as found:
+    with open_executor("functional", [compiled]) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def logits(executor: BoardExecutor) -> tuple[Logits, Logits]:
     """(ours, transformers fp32) at every position."""
-    ours = teacher_forced_logits(executor.kernel, _windows())
+    ours = teacher_forced_logits(executor.appliance, _windows())
     return ours, np.concatenate([_judged(window) for window in _windows()])
 
 
@@ -112,9 +112,8 @@ def _prompts() -> list[list[int]]:
 
 
 def _free_run(executor: BoardExecutor, prompt: list[int], tokens: int, rms_error: float) -> Comparison:
-    kernel = executor.kernel
-    kernel.start(prompt, tokens)
-    result = kernel.wait(300.0)
+    executor.appliance.start(prompt, tokens)
+    result = executor.appliance.wait(300.0)
     return compare(_judged, prompt, result.tokens, rms_error=rms_error)
 
 
@@ -137,9 +136,9 @@ def _fails_bar(program: Program, image: MemoryImage) -> bool:
     windows = [_windows()[0][:TWIN_POSITIONS]]
     reference = _judged(windows[0])
     bar = logit_errors(_judged(windows[0], torch.float16), reference)
-    with open_executor("functional", program, image) as executor:
+    with open_executor("functional", [(program, image)]) as executor:
         try:
-            got = logit_errors(teacher_forced_logits(executor.kernel, windows), reference)
+            got = logit_errors(teacher_forced_logits(executor.appliance, windows), reference)
         except KernelFault as fault:  # NaN logits
             print(fault)
             return True

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
-from transformers import DynamicCache, GPT2LMHeadModel
-from transformers import GPT2Config as JudgeConfig
 
 from host.bench.step_time import time_step
 from host.bench.timed_program import TimedProgram
@@ -34,8 +32,7 @@ from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board
 from sim.timing.overrides import TimingOverrides
 from sim.timing.run import run_timing
-from sw.models.key_values import KeyValues, SeededKeyValues, stacked
-from sw.models.weights import WeightTensors
+from sw.models.key_values import SeededKeyValues
 
 MODEL, SEED, POSITIONS, TOKEN = "gpt2-345m", 1, 128, 262
 WAIT_S = 1800.0
@@ -64,29 +61,9 @@ def run_step(board: BoardModel, program: Program, image: MemoryImage, token: int
         return Ran(result.tokens[0], kernel.read_logits(positions - 1), kernel.kv_hash(), result.cycles, seconds)
 
 
-def judge_logits(weights: WeightTensors, cache: KeyValues, token: int, half: bool) -> Logits:
-    """`transformers`' fp32 logits of `token` behind `cache`; ``half``: computed in fp16 with SDPA."""
-    sizes = {k: v for k, v in dataclasses.asdict(weights.config).items() if k in JudgeConfig().to_dict()}
-    with torch.device("meta"):
-        model = GPT2LMHeadModel(JudgeConfig(**sizes, attn_implementation="sdpa"))
-    kind = torch.float16 if half else torch.float32
-    state = {f"transformer.{name}": torch.from_numpy(weights.tensor(name)).to(kind) for name in weights.names}
-    state["lm_head.weight"] = state["transformer.wte.weight"]
-    model.load_state_dict(state, assign=True)
-    keys, values = (torch.from_numpy(array).to(kind) for array in stacked(cache))
-    past = DynamicCache()
-    for layer in range(weights.config.n_layer):
-        past.update(keys[layer][None], values[layer][None], layer)
-    position = torch.tensor([[cache.positions]])
-    with torch.inference_mode():
-        out = model.eval()(torch.tensor([[token]]), cache=past, position_ids=position)
-    logits: Logits = out.logits[0, -1].float().numpy()
-    return logits
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_a_step_of_gpt2_345m(tmp_path: Path) -> None:
+def test_a_step_of_gpt2_345m(tmp_path: Path, step_judge: Callable[..., Callable]) -> None:
     core, weights = core_config("64x16"), chosen_model(MODEL, SEED)
     cache = SeededKeyValues(weights.config, POSITIONS - 1, SEED)
     built = build_board(core)
@@ -96,9 +73,10 @@ def test_a_step_of_gpt2_345m(tmp_path: Path) -> None:
     rtl = run_step(board, program, image, TOKEN, POSITIONS)
     run = {"position": POSITIONS - 1, "prompt_end": POSITIONS, "max_new_tokens": 1, "flags": 1}
     timing = run_timing(program, **run, memory=HbmTiming(), tokens=[0] * (POSITIONS - 1) + [TOKEN])
-    reference = judge_logits(weights, cache, TOKEN, half=False)
+    judge = step_judge(weights, False)
+    reference = judge(cache, TOKEN)
     ours = logit_errors(rtl.logits[None], reference[None])
-    fp16 = logit_errors(judge_logits(weights, cache, TOKEN, half=True)[None], reference[None])
+    fp16 = logit_errors(step_judge(weights, True)(cache, TOKEN)[None], reference[None])
     printed = time_step(TimedProgram.of_model(MODEL, core.name, None, "u280", 0), POSITIONS, None)["cycles"]
     print(
         f"figure: {rtl.cycles:,} cycles (rtl) in {rtl.seconds:.1f} s, timing {timing.cycles:,}, "
@@ -115,7 +93,7 @@ def test_a_step_of_gpt2_345m(tmp_path: Path) -> None:
     program, image = compile_model(weights, core, tmp_path / "other", key_values=other_cache)
     other = run_step(FunctionalBoard(), program, image, TOKEN, POSITIONS)
     assert other.kv_hash != rtl.kv_hash and not np.array_equal(other.logits, rtl.logits)
-    judged = logit_errors(rtl.logits[None], judge_logits(weights, other_cache, TOKEN, half=False)[None])
+    judged = logit_errors(rtl.logits[None], judge(other_cache, TOKEN)[None])
     assert judged["rms_error"] > 10 * fp16["rms_error"]
     short = run_timing(program, **run, memory=HbmTiming(), overrides=TimingOverrides(fifo_words=128))
     assert abs(short.cycles / rtl.cycles - 1) > 0.01
