@@ -30,7 +30,7 @@ _HOPS_NS = (20.0, 100.0, 500.0, 2_000.0, 4_000.0)
 
 
 def good_cables(seed: int, boards: int) -> list[LinkTiming]:
-    """Cables of different lengths, from next to nothing to 800 m; a round trip of the longest takes more than the time to a resend."""
+    """Cables of different lengths, up to 800 m: a round trip then takes longer than RETRY, so frames are sent twice."""
     rng = random.Random(f"cables {seed}")
     return [LinkTiming(hop_ns=rng.choice(_HOPS_NS), seed=seed) for _ in range(boards)]
 
