@@ -154,7 +154,7 @@ class RingNode(wiring.Component):
         ]
         room = ahead.level + reading < READ_AHEAD
         with m.If(port.frame_valid & (index != 0)):
-            m.d.comb += take.eq(room)  # what is begun ends, for the sake of the boards behind this one
+            m.d.comb += take.eq(room)  # what is begun is read to its end, whatever becomes of the run
         with m.Elif(port.frame_valid & self.active):
             with m.If(
                 (self.joined & self._settled.all())
@@ -213,16 +213,15 @@ class RingNode(wiring.Component):
                 ]
                 with m.If(taken):
                     m.d.kernel += before.eq(p)
-            first = head.index == 0
-            self._skip(m, skip[1 - p], out.dead, first, taken, stale=first & ~ours[p])
+            self._skip(m, skip[1 - p], out.dead, head.index == 0, taken, stale=~ours[p])
         return passing
 
     def _skip(self, m: Module, skip: Signal, dead, first, taken, stale=0) -> None:
         """``skip``: the frame goes nowhere, since the port is dead or was so in the course of the frame.
 
-        Whoever waits for the frame learns of the cut cable by itself. ``stale``, with the first entry: it is left over
-        from a broken run; behind HELLO of the next run nobody would take it. A frame need not end before the next
-        begins, since a channel that goes down breaks it off.
+        Whoever waits for the frame learns of the cut cable by itself. ``stale`` : its run has broken; behind HELLO of
+        the next run nobody would take it. (A run that ends well has no frame left.) A frame need not end before the
+        next begins, since a channel that goes down breaks it off; what is written and not pushed leaves nothing.
         """
         broken = Signal(name=f"{skip.name}_broken")
         m.d.comb += skip.eq(dead | stale | (broken & ~first))
