@@ -90,8 +90,8 @@ CORE_FAULTS = (
     Fault(
         "norm_scalars_not_awaited",
         "hw.gpt2.issue",
-        '"norm": tile & self._acc_end & self.tag.use_norm & h.norm.bit_select(code.norm, 1),',
-        '"norm": 0 & tile,',
+        "norm = tile & self._acc_end & self.tag.use_norm & h.norm.bit_select(code.norm, 1)",
+        "norm = 0 & tile",
         "LayerNorm scalars of the vector before are applied",
         "programs",
     ),
@@ -292,8 +292,8 @@ CORE_FAULTS = (
     Fault(
         "reads_not_awaited_at_the_end",
         "hw.gpt2.core",
-        "& ~writing & (ports.rows_outstanding == 0) &",
-        "& ~writing &",
+        "& (ports.rows_outstanding == 0)",
+        "& 1",
         "a run ends while reads are under way",
         "control",
     ),

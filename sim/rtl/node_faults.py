@@ -67,6 +67,14 @@ NODE_FAULTS = (
         "broken runs",
     ),
     Fault(
+        "broken_run_passes_on",
+        _NODE,
+        ", stale=~ours[p])",
+        ")",
+        "frames of a broken run follow HELLO of the next run, and nobody takes them",
+        "broken runs",
+    ),
+    Fault(
         "transit_overtakes_hello",
         _NODE,
         "with m.Elif(port.empty):",

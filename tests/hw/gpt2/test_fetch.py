@@ -42,8 +42,8 @@ def walk(program, prompt_step):
     return found
 
 
-def play(program, run, tokens, pause, cancel_at=None):
-    """Run the unit; returns (work handed out, tokens written, events)."""
+def play(program, run, tokens, pause, cancel_at=None, gathers=None, go_at=0):
+    """Run the unit; returns (work handed out, tokens written, events). ``gathers`` takes what came with each work."""
     rng = random.Random(4)
     unit = Fetch(CONFIG, run_config_layout(CONFIG))
     memory = [*(i.encode() for i in program), *([0] * CONFIG.instructions)]
@@ -56,6 +56,7 @@ def play(program, run, tokens, pause, cancel_at=None):
         ctx.set(unit.run, 1)
         new, wait = iter(tokens), 0
         for cycle in range(TIMEOUT):
+            ctx.set(unit.go, cycle >= go_at)
             instr_addr, token_addr = ctx.get(unit.instr_addr), ctx.get(unit.token_addr)
             if cancel_at is not None and cycle == cancel_at:
                 ctx.set(unit.run, 0)
@@ -72,6 +73,9 @@ def play(program, run, tokens, pause, cancel_at=None):
             if take:
                 work = unit.work
                 taken.append(tuple(ctx.get(x) for x in (work.position, work.index, work.layer, work.token)))
+                if gathers is not None:
+                    bounds = tuple(ctx.get(work.gather[name]) for name in ("first", "end", "own_first", "own_end"))
+                    gathers.append((ctx.get(work.begins), bounds if ctx.get(work.gathers) else None))
             if ctx.get(unit.token_write):
                 written.append((ctx.get(unit.token_write_addr), ctx.get(unit.token_write_data)))
                 ring[written[-1][0]] = written[-1][1]
@@ -123,6 +127,28 @@ def test_steps_loops_and_count(pause):
 def test_ends(change, tokens, last):
     _, written, events = play(PROGRAM, RUN | change, tokens, 0.3)
     assert written[-1] == last and events == ["finish"]
+
+
+def test_a_gather_goes_with_the_instruction_behind_it():
+    gather = Instruction(Op.GATHER, dst=40, strips=12, src=3, words=5)
+    program = [*PROGRAM[:3], gather, *PROGRAM[3:]]
+    program[1] = Instruction(Op.LOOP, strips=3, words=3)
+    gathers = []
+    taken, _, events = play(program, RUN, [50, 51, 52], 0.4, gathers=gathers, go_at=20)
+    assert events == ["finish"]
+    plain = expected(PROGRAM, RUN, range(2, 7), [7, 100, 33, 21, 18, 50, 51])
+    assert [(p, layer, token) for p, _, layer, token in taken] == [(p, layer, token) for p, _, layer, token in plain]
+    assert all(
+        (bounds == (40, 52, 43, 48)) == (index == 4)
+        for (_, index, _, _), (_, bounds) in zip(taken, gathers, strict=True)
+    )
+    firsts = [index for (_, index, _, _), (begins, _) in zip(taken, gathers, strict=True) if begins]
+    assert firsts == [0] * 5, "the first instruction of each of the five positions"
+
+
+def test_nothing_begins_before_the_other_boards_do():
+    taken, written, events = play(PROGRAM, RUN, [50, 51, 52], 0.0, go_at=TIMEOUT)
+    assert not (taken or written or events)
 
 
 def test_unknown_operation_fails_with_its_index():

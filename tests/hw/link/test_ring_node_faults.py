@@ -7,7 +7,7 @@ from sim.rtl.link_faults import faulty_node
 from sim.rtl.node_checks import CHECKS, inspect_node
 from sim.rtl.node_faults import NODE_FAULTS
 
-BITS = 512
+BITS = 256
 FAULTS = [fault for fault in NODE_FAULTS if not fault.equivalent]
 CONTROLS = [fault for fault in NODE_FAULTS if fault.equivalent]
 
