@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+import os
 import pathlib
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -18,13 +20,14 @@ from hw.gpt2.config import CoreConfig
 from hw.gpt2.lane import lane_module
 from sim.devices.link_timing import ClockPeriods
 from sim.devices.memory_config import device_sources
-from sim.rtl.build_cache import cached_folder
+from sim.rtl.build_cache import BuildError, cached_folder
 from sim.rtl.hierarchy import joining_header, take_out
 from sim.rtl.verilator import COMPILE_FLAGS, VERILATE_FLAGS, build_library, build_objects
 
 __all__ = ["BuiltBoard", "build_board", "compile_board", "export_board"]
 
 _HERE = pathlib.Path(__file__).parent
+_ELABORATION_LIMIT_S = 900.0
 _HARNESS = (
     "harness.cpp",
     "board.h",
@@ -73,15 +76,36 @@ def gateware_recipe(config: CoreConfig) -> list[str]:
     return [config.to_json(), importlib.metadata.version("amaranth"), *_sources()]
 
 
-def _elaborate(config: CoreConfig) -> Export:
-    print(f"elaborating core {config.name}", file=sys.stderr, flush=True)
+def elaborate_here(config: CoreConfig) -> Export:
+    """The kernel's export as this process has imported the gateware; the order of ports depends on its hash seed."""
     top = U280Top(config)
     return export_verilog(top, top.shared, kernel_name(config))
 
 
-def write_kernel(config: CoreConfig, folder: pathlib.Path) -> None:
-    """Elaborate the kernel and write ``kernel.v`` and ``names.json``."""
-    export = _elaborate(config)
+def _elaborate(config: CoreConfig) -> Export:
+    """The export of the sources as they are, the same text in every process (see ``sim.rtl.kernel_export``)."""
+    print(f"elaborating core {config.name}", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "sim.rtl.kernel_export"]
+    try:
+        done = subprocess.run(
+            command,
+            input=config.to_json(),
+            cwd=_HERE.parents[1],
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            timeout=_ELABORATION_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"elaborating core {config.name} has not ended within {_ELABORATION_LIMIT_S:.0f} s") from None
+    if done.returncode:
+        raise BuildError(f"elaborating core {config.name} failed with {done.returncode}:\n{done.stderr[-4000:]}")
+    return Export(**json.loads(done.stdout))
+
+
+def write_kernel(export: Export, folder: pathlib.Path) -> None:
+    """Write ``kernel.v`` and ``names.json``."""
     (folder / "kernel.v").write_text(export.text)
     (folder / "names.json").write_text(export.names_json())
 
@@ -94,7 +118,7 @@ def export_board(config: CoreConfig) -> Export:
     if _sources() != _SOURCES_AT_IMPORT:
         return _elaborate(config)
     folder = cached_folder(
-        f"verilog-{config.name}", gateware_recipe(config), lambda folder: write_kernel(config, folder)
+        f"verilog-{config.name}", gateware_recipe(config), lambda folder: write_kernel(_elaborate(config), folder)
     )
     return Export(
         (folder / "kernel.v").read_text(), kernel_name(config), json.loads((folder / "names.json").read_text())

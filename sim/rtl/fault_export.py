@@ -16,9 +16,9 @@ def run(request: dict) -> None:
     """Install the fault, then import, elaborate and write the kernel."""
     install(Fault(**request["fault"]))
     from hw.gpt2.config import CoreConfig
-    from sim.rtl.build import write_kernel
+    from sim.rtl.build import elaborate_here, write_kernel
 
-    write_kernel(CoreConfig.from_json(request["config"]), pathlib.Path(request["folder"]))
+    write_kernel(elaborate_here(CoreConfig.from_json(request["config"])), pathlib.Path(request["folder"]))
 
 
 if __name__ == "__main__":
