@@ -68,7 +68,7 @@ def saturated(verilog: str, entry_bits: int, *, boards: int = 8, frames: int = 4
     slowest = 100 * SLOTS * boards * 512 // entry_bits  # half as much again as was ever seen
     with NodeRing(verilog, entry_bits, boards, traffic, LinkTiming(seed=seed)) as ring:
         ring.enqueue(1, frames)
-        ring.finish(50 * frames * boards)
+        ring.finish(50 * frames * boards * 512 // entry_bits)
         for board, statistics in enumerate(ring.statistics()):
             _expect(statistics.delivered == frames * (boards - 1), "all frames are delivered", board, statistics)
             _expect(statistics.longest_cycles < slowest, "no frame waits for ever", board, statistics)
