@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +19,7 @@ from hw.gpt2.lane import lane_module
 from sim.devices.link_timing import ClockPeriods
 from sim.devices.memory_config import device_sources
 from sim.rtl.build_cache import BuildError, cached_folder
+from sim.rtl.fresh_process import run_fresh
 from sim.rtl.hierarchy import joining_header, take_out
 from sim.rtl.verilator import COMPILE_FLAGS, VERILATE_FLAGS, build_library, build_objects
 
@@ -83,25 +82,11 @@ def elaborate_here(config: CoreConfig) -> Export:
 
 
 def _elaborate(config: CoreConfig) -> Export:
-    """The export of the sources as they are, the same text in every process (see ``sim.rtl.kernel_export``)."""
+    """The export of the sources as they are, the same text whoever asks."""
     print(f"elaborating core {config.name}", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "sim.rtl.kernel_export"]
-    try:
-        done = subprocess.run(
-            command,
-            input=config.to_json(),
-            cwd=_HERE.parents[1],
-            env={**os.environ, "PYTHONHASHSEED": "0"},
-            capture_output=True,
-            text=True,
-            timeout=_ELABORATION_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise BuildError(f"elaborating core {config.name} has not ended within {_ELABORATION_LIMIT_S:.0f} s") from None
-    if done.returncode:
-        raise BuildError(f"elaborating core {config.name} failed with {done.returncode}:\n{done.stderr[-4000:]}")
-    return Export(**json.loads(done.stdout))
+    what = f"core {config.name}"
+    answer = run_fresh("sim.rtl.kernel_export", {"config": config.to_json()}, what, _ELABORATION_LIMIT_S, BuildError)
+    return Export(**json.loads(answer))
 
 
 def write_kernel(export: Export, folder: pathlib.Path) -> None:

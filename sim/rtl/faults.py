@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +19,7 @@ from sim.rtl.build import gateware_recipe, kernel_name
 from sim.rtl.build_cache import cached_folder
 from sim.rtl.fault_list import FAULTS
 from sim.rtl.fault_patch import Fault, FaultError, module_path, patched_text
+from sim.rtl.fresh_process import run_fresh
 
 __all__ = ["check_faults", "core_of", "draw_faults", "export_with_fault", "find_fault", "list_faults"]
 
@@ -82,22 +80,8 @@ def export_with_fault(name: str | Fault, config: CoreConfig) -> Export:
 
     def build(folder: pathlib.Path) -> None:
         request = {"fault": dataclasses.asdict(fault), "config": config.to_json(), "folder": str(folder)}
-        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-m", "sim.rtl.fault_export"],
-                input=json.dumps(request),
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-                capture_output=True,
-                text=True,
-                timeout=_EXPORT_LIMIT_S,
-            )
-        except subprocess.TimeoutExpired:
-            raise FaultError(
-                f"fault {fault.name}: the faulty design is not exported after {_EXPORT_LIMIT_S:.0f} s"
-            ) from None
-        if done.returncode:
-            raise FaultError(f"fault {fault.name}: the faulty design cannot be exported:\n{done.stderr[-3000:]}")
+        what = f"fault {fault.name}: the faulty design"
+        run_fresh("sim.rtl.fault_export", request, what, _EXPORT_LIMIT_S, FaultError)
 
     recipe = [*gateware_recipe(config), json.dumps(dataclasses.asdict(fault))]
     folder = cached_folder(f"fault-{fault.name}-{config.name}", recipe, build)

@@ -1,7 +1,6 @@
-"""Program that elaborates one kernel: core description on standard input, the export as JSON on standard output.
+"""Program that exports one kernel: ``{"config": ...}`` on standard input, the export as JSON on standard output.
 
-``sim.rtl.build`` starts it with a fixed PYTHONHASHSEED: Amaranth keeps clock domains in sets, and the order of ports,
-with it the hash of the Verilog, would differ from process to process.
+Started by ``sim.rtl.build`` through ``sim.rtl.fresh_process``.
 """
 
 from __future__ import annotations
@@ -13,5 +12,5 @@ from hw.gpt2.config import CoreConfig
 from sim.rtl.build import elaborate_here
 
 if __name__ == "__main__":
-    export = elaborate_here(CoreConfig.from_json(sys.stdin.read()))
+    export = elaborate_here(CoreConfig.from_json(json.load(sys.stdin)["config"]))
     json.dump({"text": export.text, "top": export.top, "name_map": export.name_map}, sys.stdout)

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import pathlib
-import subprocess
 import sys
 
 from sim.rtl.fault_patch import Fault, FaultError, install
+from sim.rtl.fresh_process import run_fresh
 
 __all__ = ["LINK_FAULTS", "faulty_node", "faulty_port"]
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _EXPORT_LIMIT_S = 300.0
 _RECEIVER, _TRANSMITTER, _PORT = "hw.link.receiver", "hw.link.transmitter", "hw.link.port"
 
@@ -157,23 +154,8 @@ def faulty_node(fault: Fault, entry_bits: int) -> str:
 
 def _faulty(design: str, fault: Fault, entry_bits: int) -> str:
     request = {"design": design, "fault": dataclasses.asdict(fault), "entry_bits": entry_bits}
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "sim.rtl.link_faults"],
-            input=json.dumps(request),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-            capture_output=True,
-            text=True,
-            timeout=_EXPORT_LIMIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise FaultError(
-            f"fault {fault.name}: the faulty {design} is not exported after {_EXPORT_LIMIT_S:.0f} s"
-        ) from None
-    if done.returncode:
-        raise FaultError(f"fault {fault.name}: the faulty {design} cannot be exported:\n{done.stderr[-3000:]}")
-    return done.stdout
+    what = f"fault {fault.name}: the faulty {design}"
+    return run_fresh("sim.rtl.link_faults", request, what, _EXPORT_LIMIT_S, FaultError)
 
 
 def _export(request: dict) -> str:
