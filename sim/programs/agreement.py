@@ -11,7 +11,7 @@ import multiprocessing
 import pathlib
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hw.gpt2.config import CoreConfig, core_config
 from sim.devices.memory_timing import MemoryTiming
@@ -20,7 +20,7 @@ from sim.programs.random_case import random_case, run_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard, build_board
 
-__all__ = ["disagreement", "main"]
+__all__ = ["Check", "compare_programs", "disagreement", "main"]
 
 MAX_CYCLES = 300_000
 
@@ -43,36 +43,50 @@ def disagreement(seed: int, config: CoreConfig, built: BuiltBoard) -> str:
     return ""
 
 
-def _share(work: tuple[CoreConfig, BuiltBoard, Sequence[int]]) -> list[str]:
-    config, built, seeds = work
-    return [text for seed in seeds if (text := disagreement(seed, config, built))]
+Check = Callable[[int, CoreConfig, BuiltBoard], str]
+"""What differs in the random program of a seed, or an empty text; a function of a module."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sim.programs.agreement", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--core", default="64x16", help="core (64x16)")
-    parser.add_argument("--programs", type=int, default=500, help="number of random programs (500)")
+def _share(work: tuple[Check, CoreConfig, BuiltBoard, Sequence[int]]) -> list[str]:
+    check, config, built, seeds = work
+    return [text for seed in seeds if (text := check(seed, config, built))]
+
+
+def compare_programs(
+    check: Check, description: str, core: str, programs: int, where: str, arguments: Sequence[str] | None
+) -> int:
+    """The command line of a comparison; returns the exit code: the number of programs that differ, at most 99.
+
+    ``description`` of the command; ``core``, ``programs``: its defaults; ``where``: what the figure says of the runs.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {check.__module__}", description=description.partition("\n")[0])
+    parser.add_argument("--core", default=core, help=f"core ({core})")
+    parser.add_argument("--programs", type=int, default=programs, help=f"number of random programs ({programs})")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first one (0)")
     parser.add_argument("--processes", type=int, default=2, help="processes that share them (2)")
     options = parser.parse_args(arguments)
     config = core_config(options.core)
     built = build_board(config)
     seeds = range(options.seed, options.seed + options.programs)
-    shares = [(config, built, seeds[start : start + 5]) for start in range(0, len(seeds), 5)]
+    shares = [(check, config, built, seeds[start : start + 2]) for start in range(0, len(seeds), 2)]
     found: list[str] = []
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for done, texts in enumerate(pool.imap_unordered(_share, shares), 1):
             found += texts
             for text in texts:
                 print(text, flush=True)
-            if done % 10 == 0:
-                sys.stderr.write(f"{min(5 * done, len(seeds))} of {len(seeds)} programs\n")
-    print(f"figure: {len(seeds)} random programs on {config.name}, random memory delays, {len(found)} differences")
+            if done % 25 == 0:
+                sys.stderr.write(f"{min(2 * done, len(seeds))} of {len(seeds)} programs\n")
+    print(f"figure: {len(seeds)} random programs on {config.name}, {where}, {len(found)} differences")
     return min(len(found), 99)
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    return compare_programs(disagreement, __doc__ or "", "64x16", 500, "random memory delays", arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    from sim.programs import agreement  # so that other processes find what this one calls by its module's name
+
+    sys.exit(agreement.main())

@@ -7,20 +7,19 @@ memory of every board. The exit code is the number of programs that differ (at m
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import pathlib
 import random
 import sys
 import tempfile
 from collections.abc import Sequence
 
-from hw.gpt2.config import CoreConfig, core_config
+from hw.gpt2.config import CoreConfig
 from sim.devices.link_timing import LinkTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.functional.ring import FunctionalRing
+from sim.programs.agreement import compare_programs
 from sim.programs.ring_case import random_ring_case, ring_sizes, run_ring_case
-from sim.rtl.build import BuiltBoard, build_board
+from sim.rtl.build import BuiltBoard
 from sim.rtl.ring import RtlRing
 
 __all__ = ["bad_cables", "good_cables", "main", "ring_disagreement"]
@@ -74,39 +73,13 @@ def ring_disagreement(seed: int, config: CoreConfig, built: BuiltBoard, boards: 
     return ""
 
 
-def _share(work: tuple[CoreConfig, BuiltBoard, Sequence[int]]) -> list[str]:
-    config, built, seeds = work
-    return [text for seed in seeds if (text := ring_disagreement(seed, config, built))]
-
-
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sim.programs.ring_agreement", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--core", default="16x4", help="core (16x4)")
-    parser.add_argument("--programs", type=int, default=100, help="number of random programs (100)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first one (0)")
-    parser.add_argument("--processes", type=int, default=2, help="processes that share them (2)")
-    options = parser.parse_args(arguments)
-    config = core_config(options.core)
-    built = build_board(config)
-    seeds = range(options.seed, options.seed + options.programs)
-    shares = [(config, built, seeds[start : start + 2]) for start in range(0, len(seeds), 2)]
-    found: list[str] = []
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        for done, texts in enumerate(pool.imap_unordered(_share, shares), 1):
-            found += texts
-            for text in texts:
-                print(text, flush=True)
-            if done % 10 == 0:
-                sys.stderr.write(f"{min(2 * done, len(seeds))} of {len(seeds)} programs\n")
-    print(
-        f"figure: {len(seeds)} random programs on rings of 2 to 8 boards of {config.name}, good and bad cables, "
-        f"{len(found)} differences"
-    )
-    return min(len(found), 99)
+    where = "rings of 2 to 8 boards, good and bad cables"
+    return compare_programs(ring_disagreement, __doc__ or "", "16x4", 100, where, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from sim.programs import ring_agreement  # so that other processes find what this one calls by its module's name
+
+    sys.exit(ring_agreement.main())
