@@ -65,7 +65,10 @@ def saturated(verilog: str, entry_bits: int, *, boards: int = 8, frames: int = 4
     """All boards send as fast as they can and take what comes in short windows between long pauses: nothing locks up,
     and no frame takes much longer than all slots on its way need to become free."""
     traffic = NodeTraffic(accept_longest=24, pause_longest=240, seed=seed)
-    slowest = 100 * SLOTS * boards * 512 // entry_bits  # half as much again as was ever seen
+    # Before a frame there are at most the slots of its way: local, and receive and transit of each of boards / 2 hops.
+    # A board that is open a tenth of the time, for both ports in turns, needs 96 cycles for a frame of mean size, 181
+    # with entries of half the width: 55,000 and 104,000 cycles for 8 boards. The limit is a little below.
+    slowest = 100 * SLOTS * boards * 512 // entry_bits
     with NodeRing(verilog, entry_bits, boards, traffic, LinkTiming(seed=seed)) as ring:
         ring.enqueue(1, frames)
         ring.finish(50 * frames * boards * 512 // entry_bits)
