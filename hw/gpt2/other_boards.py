@@ -5,7 +5,6 @@ from __future__ import annotations
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import ceil_log2
 
 from hw.board.core_interface import link_members
 from hw.board.gpt2_map import LINK_COUNTERS, LINK_PORTS, ErrorCode
@@ -13,10 +12,16 @@ from hw.gpt2.config import CoreConfig
 from hw.gpt2.outbox import Outbox
 from hw.gpt2.ring import Ring
 from hw.link.node import RingNode
-from hw.link.payload import best_layout, sums_layout
 
 __all__ = ["OtherBoards"]
 
+_OF_THE_RING = (
+    *("board", "key", "limit", "waits", "awaited", "fail", "fail_code", "fail_info", "dump"),
+    *("store", "store_word", "store_data", "store_ready"),
+    *("sums", "own_sums", "total", "total_sums", "sums_missing"),
+    *("own_best", "decided", "decision", "best_missing"),
+)
+_OF_THE_OUTBOX = ("strip", "strip_data", "strip_flush", "room")
 _ABORT_CYCLES = 4096  # that a failed run waits to tell the others
 
 
@@ -50,42 +55,18 @@ class OtherBoards(wiring.Component):
             "run": In(1),
             "error": In(8),
             "boards": In(4),
-            "board": In(3),
             "run_number": In(8),
-            "key": In(64),
-            "limit": In(32),
             "ring": Out(1),
             "go": Out(1),
             "joining": Out(1),
             "idle": Out(1),
             "level": Out(1),
             "levelled": In(1),
-            "strip_valid": In(1),
-            "strip": In(range(config.strip_addresses)),
-            "strip_data": In(16 * config.lanes),
-            "strip_flush": In(1),
-            "room": Out(1),
-            "store": Out(config.strips_per_word),
-            "store_word": Out(ceil_log2(config.act_words)),
-            "store_data": Out(config.link_entry_bits),
-            "store_ready": In(1),
-            "sums": In(1),
-            "own_sums": In(sums_layout()),
-            "total": Out(1),
-            "total_sums": Out(sums_layout()),
-            "sums_missing": Out(1),
             "best": In(1),
-            "own_best": In(best_layout()),
-            "decided": Out(1),
-            "decision": Out(best_layout()),
-            "best_missing": Out(1),
-            "waits": In(1),
-            "awaited": In(16),
-            "fail": Out(1),
-            "fail_code": Out(8),
-            "fail_info": Out(32),
-            "dump": Out(32),
+            "strip_valid": In(1),
             "status": Out(32),
+            **{name: self._ring.signature.members[name] for name in _OF_THE_RING},
+            **{name: self._outbox.signature.members[name] for name in _OF_THE_OUTBOX},
             **link_members(),
         }
         members |= {f"link_{q}_{name}": Out(16) for q in range(LINK_PORTS) for name in LINK_COUNTERS}
@@ -96,38 +77,31 @@ class OtherBoards(wiring.Component):
         m.submodules.ring = ring = self._ring
         m.submodules.outbox = outbox = self._outbox
         m.submodules.node = node = self._node
+        for part, names in ((ring, _OF_THE_RING), (outbox, _OF_THE_OUTBOX)):
+            for name in names:
+                ours, theirs = getattr(self, name), getattr(part, name)
+                m.d.comb += theirs.eq(ours) if part.signature.members[name].flow == In else ours.eq(theirs)
         m.d.comb += [
             self.ring.eq(self.boards > 1),
             self.go.eq(~self.ring | ring.joined),
             self.joining.eq(self.run & ~self.go),
             self.level.eq(self.run & self.ring),
-            ring.cleared.eq(self.levelled),
             self.status.eq(Cat(node.up, node.dead, ring.joined)),
-        ]
-        for name in ("run", "ring", "boards", "board", "key", "limit", "sums", "own_sums", "own_best"):
-            m.d.comb += getattr(ring, name).eq(getattr(self, name))
-        for name in ("waits", "awaited", "store_ready"):
-            m.d.comb += getattr(ring, name).eq(getattr(self, name))
-        for name in ("store", "store_word", "store_data", "total", "total_sums", "sums_missing", "decided", "decision"):
-            m.d.comb += getattr(self, name).eq(getattr(ring, name))
-        for name in ("best_missing", "fail", "fail_code", "fail_info", "dump"):
-            m.d.comb += getattr(self, name).eq(getattr(ring, name))
-        m.d.comb += [
+            ring.run.eq(self.run),
+            ring.ring.eq(self.ring),
+            ring.boards.eq(self.boards),
+            ring.cleared.eq(self.levelled),
+            ring.best.eq(self.best & self.ring),
             ring.up.eq(node.up),
             ring.dead.eq(node.dead),
             outbox.hello.eq(ring.hello),
             outbox.hello_data.eq(ring.hello_data),
             ring.hello_taken.eq(outbox.hello_taken),
             outbox.strip_valid.eq(self.strip_valid & self.ring),
-            outbox.strip.eq(self.strip),
-            outbox.strip_data.eq(self.strip_data),
-            outbox.strip_flush.eq(self.strip_flush),
             outbox.sums.eq(self.sums),
             outbox.sums_data.eq(self.own_sums),
             outbox.best.eq(self.best & self.ring),
-            ring.best.eq(self.best & self.ring),
             outbox.best_data.eq(self.own_best),
-            self.room.eq(outbox.room),
             node.boards.eq(self.boards),
             node.board.eq(self.board),
             node.run.eq(self.run_number),

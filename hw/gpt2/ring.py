@@ -218,7 +218,8 @@ class Ring(wiring.Component):
             self.hello_data.eq(own),
             self.hello.eq(Mux(self.run & self.ring, ~told & self.up, 0)),
         ]
-        m.d.sync += told.eq(told | self.hello_taken)
+        # a channel that goes down before all have joined loses what was said: say it again
+        m.d.sync += told.eq((told | self.hello_taken) & (self.up | self.joined.replicate(PORTS)))
         with m.If(arrived):
             m.d.sync += heard.bit_select(head.port, 1).eq(1)
         m.d.sync += self.joined.eq(self.run & self.ring & told.all() & heard.all() & self.cleared)

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi_stream import AxiStreamSignature
 from hw.link.frame import BEAT_BYTES, MAX_BEATS, FrameKind, header_layout
-from hw.link.port import LinkPort
+from hw.link.port import COUNTERS, LinkPort
 
 __all__ = ["PORTS", "READ_AHEAD", "RingNode", "delivery_layout", "sending_layout"]
 
@@ -104,10 +104,7 @@ class RingNode(wiring.Component):
     @property
     def counters(self) -> list[dict[str, Signal]]:
         """Counters of each port by name."""
-        return [
-            {name: getattr(port, name) for name in ("frames_sent", "frames_received", "frames_dropped", "resends")}
-            for port in self.ports
-        ]
+        return [{name: getattr(port, name) for name in COUNTERS} for port in self.ports]
 
     def elaborate(self, platform):
         m = Module()

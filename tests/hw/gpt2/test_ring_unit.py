@@ -114,6 +114,19 @@ def test_a_neighbour_that_does_not_belong(changes, port, code, info):
     assert failure(out) == (5, code, info)
 
 
+def test_hello_again_when_the_channel_went_down_before_joining():
+    script = Script().frame(5, frame(FrameKind.HELLO, hello(board=BOARD - 1), port=0))
+    script.columns["up"][10:15] = 0b10
+    script.columns["hello_taken"][20] = 0b01
+    script.frame(30, frame(FrameKind.HELLO, hello(board=BOARD + 1), port=1))
+    out = script.play()
+    assert out["hello"][8] == 0 and out["hello"][12] == 0 and out["hello"][16] == 0b01 and out["hello"][22] == 0
+    assert out["joined"].argmax() == 32
+    later = Script().joined()
+    later.columns["up"][50:55] = 0b10  # in the run a lost channel is an error of its own
+    assert not later.play()["hello"][20:].any()
+
+
 def test_neighbours_wrap_around():
     script = Script(board=0).frame(5, frame(FrameKind.HELLO, hello(board=3), port=0))
     out = script.frame(6, frame(FrameKind.HELLO, hello(board=1), port=1)).play()
