@@ -201,7 +201,12 @@ def test_control_c_in_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "host.cli.main", *GENERATE[:-1], "250", "--executor", "functional", "--no-check"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     ) as process:
         assert process.stdout is not None and process.stdout.read(1)  # the first token has appeared
         process.send_signal(signal.SIGINT)

@@ -20,8 +20,10 @@ from host.errors import BadInput, DeviceBusy
 from hw.gpt2.config import CORE_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[3]
-HOLD = "import sys, time; from host.driver.card_lock import CardLock; CardLock(sys.argv[1]).acquire(); print('held', "
-HOLD += "flush=True); time.sleep(60)"
+# Where the tests run in the background SIGINT may be ignored, and children inherit that.
+HOLD = "import signal, sys, time; signal.signal(signal.SIGINT, signal.default_int_handler); "
+HOLD += "from host.driver.card_lock import CardLock; CardLock(sys.argv[1]).acquire(); print('held', flush=True); "
+HOLD += "time.sleep(60)"
 
 
 @pytest.fixture(autouse=True)
