@@ -1,5 +1,7 @@
 """Dot product of two fp16 vectors, summed exactly after one alignment and rounded once."""
 
+import dataclasses
+
 import numpy as np
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -18,7 +20,7 @@ from .pipeline import (
     shifted_right_by_four_way,
 )
 
-__all__ = ["DotTile", "dot_tile"]
+__all__ = ["DotTile", "Products", "dot_tile"]
 
 
 @golden_njit
@@ -70,6 +72,20 @@ def dot_tile(a, b, mask, guard):
     return round_to_fp32(0, total, top - 50 - guard)
 
 
+@dataclasses.dataclass(frozen=True)
+class Products:
+    """What an element contributes to each sum of a tile: products of one exponent.
+
+    Members: `magnitudes` (1 + stages of the trees cycles after the operands); `exponent` (1 cycle; 0 if the element
+    takes no part); `signs` (1 cycle); `nan`, one bit (at once).
+    """
+
+    magnitudes: tuple[Value, ...]
+    exponent: Value
+    signs: tuple[Value, ...]
+    nan: Value
+
+
 class DotTile(wiring.Component):
     """Dot product of two fp16 vectors: exact products, one alignment, exact sum, one rounding.
 
@@ -117,7 +133,10 @@ class DotTile(wiring.Component):
             raise ValueError(f"guard must be an integer 0..10, got {guard!r}")
         self.width = width
         self.guard = guard
-        super().__init__({"a": In(16 * width), "b": In(16 * width), "mask": In(width), "sum": Out(32)})
+        super().__init__(self._members())
+
+    def _members(self) -> dict[str, wiring.Member]:
+        return {"a": In(16 * self.width), "b": In(16 * self.width), "mask": In(self.width), "sum": Out(32)}
 
     @staticmethod
     def latency_of(width: int) -> int:
@@ -131,19 +150,30 @@ class DotTile(wiring.Component):
     def elaborate(self, platform) -> Module:
         m = Module()
         stages = _pair_stages(self.width)
-        lanes = [self._multiply(m, i, stages) for i in range(self.width)]
-        top = self._maximum(m, [exponent for _, exponent, _, _ in lanes], stages)
-        nan = registered(m, Cat(bad for _, _, _, bad in lanes).any(), "nan")
+        lanes = self._products(m, stages)
+        top = self._maximum(m, [lane.exponent for lane in lanes], stages)
+        nan = registered(m, Cat(lane.nan for lane in lanes).any(), "nan")
         aligned, signs = [], []
-        for i, (product, exponent, sign, _) in enumerate(lanes):
-            aligned.append(self._align(m, i, product, delayed(m, exponent, stages, f"exponent{i}"), top))
-            signs.append(delayed(m, sign, stages + 2, f"sign{i}"))
-        total, sign = self._sum(m, aligned, signs, stages)
-        self._round(m, total, sign, delayed(m, top, 3 + stages, "top"), delayed(m, nan, 4 + 2 * stages, "nan"))
+        for i, lane in enumerate(lanes):
+            exponent = delayed(m, lane.exponent, stages, f"exponent{i}")
+            aligned.append(self._align(m, i, lane.magnitudes, exponent, top))
+            signs.append([delayed(m, sign, stages + 2, f"sign{i}{_mark(k)}") for k, sign in enumerate(lane.signs)])
+        sums = []
+        for k in range(len(self._outputs())):
+            sums.append(self._sum(m, [values[k] for values in aligned], [each[k] for each in signs], stages, k))
+        top, nan = delayed(m, top, 3 + stages, "top"), delayed(m, nan, 4 + 2 * stages, "nan")
+        for k, out in enumerate(self._outputs()):
+            self._round(m, out, len(lanes[0].magnitudes[k]), *sums[k], top, nan, k)
         return m
 
-    def _multiply(self, m: Module, i: int, stages: int) -> tuple[Value, Value, Value, Value]:
-        """Product (1 + `stages` cycles later), exponent (0 if zero or masked) and sign (1 cycle), NaN (at once)."""
+    def _outputs(self) -> tuple[Value, ...]:
+        """Where the sums go, one for each product of an element."""
+        return (self.sum,)
+
+    def _products(self, m: Module, stages: int) -> list[Products]:
+        return [self._multiply(m, i, stages) for i in range(self.width)]
+
+    def _multiply(self, m: Module, i: int, stages: int) -> Products:
         significands, exponents, present, infinite = [], [], [], []
         for operand in (self.a[16 * i : 16 * i + 16], self.b[16 * i : 16 * i + 16]):
             hidden = operand[10:15].any()
@@ -154,10 +184,14 @@ class DotTile(wiring.Component):
         live = self.mask[i] & present[0] & present[1]
         exponent = registered(m, Mux(live, exponents[0] + exponents[1], 0), f"exponent{i}")
         sign = registered(m, self.a[16 * i + 15] ^ self.b[16 * i + 15], f"sign{i}")
-        # registers before and behind the multiplier, which a DSP holds itself
-        a, b = (delayed(m, s, stages - 1, f"significand_{n}{i}") for s, n in zip(significands, "ab", strict=True))
-        product = delayed(m, registered(m, a * b, f"multiplied{i}"), 1, f"product{i}")
-        return product, exponent, sign, self.mask[i] & (infinite[0] | infinite[1])
+        product = self._multiplied(m, i, *significands, stages)
+        return Products((product,), exponent, (sign,), self.mask[i] & (infinite[0] | infinite[1]))
+
+    @staticmethod
+    def _multiplied(m: Module, i: int, a: Value, b: Value, stages: int) -> Value:
+        """a * b, 1 + `stages` cycles later: registers before and behind the multiplier, which a DSP holds itself."""
+        a, b = (delayed(m, s, stages - 1, f"significand_{n}{i}") for s, n in zip((a, b), "ab", strict=True))
+        return delayed(m, registered(m, a * b, f"multiplied{i}"), 1, f"product{i}")
 
     @staticmethod
     def _maximum(m: Module, exponents: list[Value], stages: int) -> Signal:
@@ -171,22 +205,27 @@ class DotTile(wiring.Component):
             exponents = [registered(m, e, f"top{stage}_{k}") for k, e in enumerate(exponents)]
         return exponents[0]
 
-    def _align(self, m: Module, i: int, product: Value, exponent: Value, top: Value) -> Signal:
+    def _align(self, m: Module, i: int, products: tuple[Value, ...], exponent: Value, top: Value) -> list[Signal]:
         """Two pieces: shift right by the lowest two bits of the distance, by the rest.
 
         What lies 32 or more places below the top, or has no exponent, becomes zero.
         """
         distance = Signal(6, name=f"distance{i}")
         m.d.comb += distance.eq(top - exponent)
-        wide = Cat(Const(0, self.guard), product)
-        near = registered(m, shifted_right_by_four_way(wide, distance[:2], 1), f"near{i}")
+        near = []
+        for k, product in enumerate(products):
+            wide = Cat(Const(0, self.guard), product)
+            near.append(registered(m, shifted_right_by_four_way(wide, distance[:2], 1), f"near{i}{_mark(k)}"))
         rest = registered(m, distance[2:5], f"rest{i}")
         gone = registered(m, distance[5] | (exponent == 0), f"gone{i}")
-        far = shifted_right_by_four_way(near, rest[1:], 8)
-        return registered(m, Mux(gone, 0, Mux(rest[0], far >> 4, far)), f"aligned{i}")
+        aligned = []
+        for k, shifted in enumerate(near):
+            far = shifted_right_by_four_way(shifted, rest[1:], 8)
+            aligned.append(registered(m, Mux(gone, 0, Mux(rest[0], far >> 4, far)), f"aligned{i}{_mark(k)}"))
+        return aligned
 
     @staticmethod
-    def _sum(m: Module, magnitudes: list[Value], signs: list[Value], stages: int) -> tuple[Value, Value]:
+    def _sum(m: Module, magnitudes: list[Value], signs: list[Value], stages: int, which: int) -> tuple[Value, Value]:
         """Exact sum, two levels a stage; a node adds or subtracts and hands on its first operand's sign."""
 
         def combine(first: tuple[Value, Value], second: tuple[Value, Value]) -> tuple[Value, Value]:
@@ -195,31 +234,41 @@ class DotTile(wiring.Component):
         nodes = list(zip(magnitudes, signs, strict=True))
         for stage in range(stages):
             nodes = reduced_pairs(nodes, combine, 2)
+            names = [f"sum{stage}_{k}{_mark(which)}" for k in range(len(nodes))]
             nodes = [
-                (registered(m, value, f"sum{stage}_{k}"), registered(m, sign, f"sum{stage}_{k}_sign"))
-                for k, (value, sign) in enumerate(nodes)
+                (registered(m, value, name), registered(m, sign, f"{name}_sign"))
+                for name, (value, sign) in zip(names, nodes, strict=True)
             ]
         return nodes[0]
 
-    def _round(self, m: Module, total: Value, sign: Value, top: Value, nan: Value) -> None:
+    def _round(
+        self, m: Module, out: Value, product_bits: int, total: Value, sign: Value, top: Value, nan: Value, which: int
+    ) -> None:
         """Three pieces: absolute value, normalise, round and pack."""
-        width = 22 + self.guard + exact_log2(self.width)  # magnitude of the sum
+        mark = _mark(which)
+        width = product_bits + self.guard + exact_log2(self.width)  # magnitude of the sum
         negative = total[-1]
-        magnitude = registered(m, Mux(negative, -total, total)[:width], "magnitude")
-        sign = delayed(m, registered(m, sign ^ negative, "result_sign"), 1, "result_sign")
-        shifted, count = normalised(m, magnitude, "normalise")
-        shifted = registered(m, shifted, "normal")
+        magnitude = registered(m, Mux(negative, -total, total)[:width], f"magnitude{mark}")
+        sign = delayed(m, registered(m, sign ^ negative, f"result_sign{mark}"), 1, f"result_sign{mark}")
+        shifted, count = normalised(m, magnitude, f"normalise{mark}")
+        shifted = registered(m, shifted, f"normal{mark}")
         # exponent of a result whose highest bit is bit width-1 of the sum
-        exponent = registered(m, (top + (FP32_BIAS - 50 - self.guard + width - 1) - count)[:8], "result_exponent")
+        highest = top + (FP32_BIAS - 50 - self.guard + width - 1)
+        exponent = registered(m, (highest - count)[:8], f"result_exponent{mark}")
 
         wide = Cat(Const(0, max(0, 26 - width)), shifted)
         keep = wide[-24:]
         increment = rounded_up(keep, wide[-25], wide[:-25].any())
-        m.d.comb += self.sum.eq(Mux(shifted[-1], Cat(keep[:23], exponent, sign) + increment, 0))
+        m.d.comb += out.eq(Mux(shifted[-1], Cat(keep[:23], exponent, sign) + increment, 0))
         with m.If(nan):
-            m.d.comb += self.sum.eq(FP32_NAN)
+            m.d.comb += out.eq(FP32_NAN)
 
 
 def _pair_stages(width: int) -> int:
     """Stages of a binary tree over `width` leaves with two levels a stage."""
     return (exact_log2(width) + 1) // 2
+
+
+def _mark(which: int) -> str:
+    """What the names of signals of the second sum end in."""
+    return "_odd" if which else ""
