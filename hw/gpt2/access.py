@@ -13,15 +13,17 @@ __all__ = ["derive_access", "param_rows", "weight_rows"]
 
 def param_rows(instruction: Instruction, config: CoreConfig) -> int:
     """Parameter rows that an MM takes from the weight stream: none unless it starts the accumulation."""
-    if not instruction.first or instruction.params == Params.NONE:
+    if not instruction.first:
         return 0
     blocks = -(-instruction.strips // config.param_strips)
-    return blocks * (2 if instruction.params == Params.NORM else 1)
+    kinds = {Params.NONE: 0, Params.BIAS: 1, Params.NORM: 2}[Params(instruction.params)]
+    return blocks * (kinds + config.has_int8)
 
 
 def weight_rows(instruction: Instruction, config: CoreConfig) -> int:
     """Rows that an MM takes from the weight stream: one a tile, and its parameter rows."""
-    return instruction.strips * instruction.words + param_rows(instruction, config)
+    tiles = -(-instruction.strips // config.mm_strips) * instruction.words
+    return tiles + param_rows(instruction, config)
 
 
 def derive_access(instructions: Sequence[Instruction], config: CoreConfig) -> list[Access]:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 
-__all__ = ["CORE_CONFIGS", "ConfigError", "CoreConfig", "core_config"]
+__all__ = ["CORE_CONFIGS", "ROWS", "WEIGHTS", "ConfigError", "CoreConfig", "core_config"]
 
 FORMAT_VERSION = 2
 
@@ -14,6 +14,11 @@ FORMAT_VERSION = 2
 class ConfigError(ValueError):
     """A core configuration that cannot be built; the message lists every violated constraint."""
 
+
+ROWS = (1, 2, 4)
+"""Tokens that can share one pass over the weights."""
+WEIGHTS = ("fp16", "int8")
+"""Formats of the weights."""
 
 # Limits that come from the widths of instruction fields, registers and the memory map.
 _RANGES = (
@@ -43,7 +48,7 @@ class CoreConfig:
     Parameters
     ----------
     name : str
-        ``TILExLANES``, for example ``16x4``.
+        ``TILExLANES``, for example ``16x4``; with ``rR`` behind it for R rows, ``i8`` for int8 weights.
     tile : int
         T, fp16 products per lane and cycle; power of two, 8 to 64.
     lanes : int
@@ -55,7 +60,9 @@ class CoreConfig:
     context : int
         Positions that score buffer and token memory hold; a multiple of ``tile``.
     rows : int
-        Tokens that share one pass over the weights (1 until the prefill issue widens it).
+        R, tokens that share one pass over the weights: 1, 2 or 4, at most ``lanes`` (docs/rows.md).
+    weights : str
+        Format of the weights of MM: ``fp16`` or ``int8`` (docs/int8.md).
     guard_bits : int
         G of the dot tile (see ``hw.numerics.dot``).
     acc_depth : int
@@ -92,6 +99,7 @@ class CoreConfig:
     port_bits: int
     context: int = 1024
     rows: int = 1
+    weights: str = "fp16"
     guard_bits: int = 4
     acc_depth: int = 128
     param_depth: int = 256
@@ -110,7 +118,8 @@ class CoreConfig:
 
     def __post_init__(self) -> None:
         problems: list[str] = []
-        wrong = [f for f in dataclasses.fields(self) if f.name != "name" and type(getattr(self, f.name)) is not int]
+        texts = ("name", "weights")
+        wrong = [f for f in dataclasses.fields(self) if f.name not in texts and type(getattr(self, f.name)) is not int]
         if wrong:
             got = ", ".join(f"{f.name} = {getattr(self, f.name)!r}" for f in wrong)
             raise ConfigError(f"core {self.name!r} cannot be built: sizes must be whole numbers, got {got}")
@@ -146,7 +155,13 @@ class CoreConfig:
         for field, low, high in _RANGES:
             value = getattr(self, field)
             need(low <= value <= high, f"{field} must be {low} to {high}, got {value!r}")
-        need(self.rows == 1, f"rows must be 1, got {self.rows!r}")
+        need(self.rows in ROWS, f"rows must be 1, 2 or 4, got {self.rows!r}")
+        need(self.rows <= max(self.lanes, 1), f"rows must be at most lanes ({self.lanes}), got {self.rows!r}")
+        need(self.weights in WEIGHTS, f"weights must be fp16 or int8, got {self.weights!r}")
+        need(
+            not self.has_int8 or self.lanes < 1 or self.strips_per_word >= 2,
+            f"int8 weights need a word of two strips or more: tile {self.tile}, lanes {self.lanes}",
+        )
         need(0 <= self.guard_bits <= 8, f"guard_bits must be 0 to 8, got {self.guard_bits!r}")
         for field in ("acc_depth", "param_depth", "residual_strips", "score_rows", "fifo_words"):
             need(_power_of_two(getattr(self, field)), f"{field} must be a power of two, got {getattr(self, field)!r}")
@@ -184,9 +199,20 @@ class CoreConfig:
         return self.tile // 2
 
     @property
+    def has_int8(self) -> bool:
+        """Whether the weights of MM are int8, so that a row of them serves two strips."""
+        return self.weights == "int8"
+
+    @property
+    def mm_strips(self) -> int:
+        """Strips that one row of an MM's weights serves."""
+        return 2 if self.has_int8 else 1
+
+    @property
     def has_ring(self) -> bool:
-        """Whether the core can share a model with other boards: a link's word of 32 bytes is no more than one of T."""
-        return self.tile >= 16
+        """Whether the core can share a model with other boards: one row, and a link's word of 32 bytes is no more
+        than one of T."""
+        return self.tile >= 16 and self.rows == 1
 
     @property
     def link_entry_bits(self) -> int:
@@ -210,8 +236,13 @@ class CoreConfig:
         return self.new_value_base + self.new_value_strips
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces, with the format version."""
+        """Canonical JSON: sorted keys, no spaces, with the format version.
+
+        ``weights`` stands there only if they are not fp16: so cores from before there were others keep their digest.
+        """
         data = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        if not self.has_int8:
+            del data["weights"]
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -233,15 +264,35 @@ class CoreConfig:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
+_NAMED = (
+    CoreConfig(name="16x4", tile=16, lanes=4, channels=4, port_bits=256),
+    CoreConfig(name="64x16", tile=64, lanes=16, channels=32, port_bits=512, score_rows=256, slr_stages=2),
+)
+
+
+def _name(base: str, rows: int, weights: str) -> str:
+    """Name of the core that is ``base`` with so many rows and such weights."""
+    return base + (f"r{rows}" if rows > 1 else "") + ("i8" if weights == "int8" else "")
+
+
 CORE_CONFIGS = {
-    "16x4": CoreConfig(name="16x4", tile=16, lanes=4, channels=4, port_bits=256),
-    "64x16": CoreConfig(name="64x16", tile=64, lanes=16, channels=32, port_bits=512, score_rows=256, slr_stages=2),
+    (name := _name(base.name, rows, "fp16")): dataclasses.replace(base, name=name, rows=rows)
+    for base in _NAMED
+    for rows in ROWS
 }
+"""The cores that a user can name. Those with int8 weights join when compiler and executors know them."""
 
 
-def core_config(name: str) -> CoreConfig:
-    """Look up a named core. Raises ConfigError that lists the known names."""
+def core_config(name: str, rows: int = 1, weights: str = "fp16") -> CoreConfig:
+    """A named core; ``rows`` and ``weights`` add to its name, which may end in ``i8`` itself.
+
+    Raises ConfigError that lists what is known.
+    """
+    named = _name(name, rows, weights)
+    base = named.removesuffix("i8")
+    weights = "fp16" if base == named else "int8"
     try:
-        return CORE_CONFIGS[name]
+        core = CORE_CONFIGS[base]
     except KeyError:
-        raise ConfigError(f"unknown core {name!r}; known cores: {', '.join(CORE_CONFIGS)}") from None
+        raise ConfigError(f"unknown core {named!r}; known cores: {', '.join(CORE_CONFIGS)}") from None
+    return core if weights == core.weights else dataclasses.replace(core, name=core.name + "i8", weights=weights)

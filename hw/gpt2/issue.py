@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
@@ -11,7 +11,8 @@ from hw.board.gpt2_map import STALL_CAUSES
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.fetch import gather_layout, work_layout
 from hw.gpt2.isa import Commit, Op, Operand, Params, Path
-from hw.gpt2.tags import Destination, Operation, tag_layout
+from hw.gpt2.tags import Destination, Operation, ParamKind, tag_layout
+from hw.gpt2.weight_path import patch_layout
 
 __all__ = ["ACCUMULATOR_LATENCY", "Issue", "Source", "hazards_layout", "source_layout"]
 
@@ -21,15 +22,12 @@ Source = {"activation": 0, "probability": 1, "one_hot": 2}
 
 
 def source_layout(config: CoreConfig) -> data.StructLayout:
-    """What the operand memories are asked for in the issue cycle."""
+    """What the operand memories of every row are asked for in the issue cycle."""
     return data.StructLayout(
         {
             "kind": 2,  # Source
             "word": max(ceil_log2(config.act_words), ceil_log2(config.prob_words)),
-            "mask": config.tile,  # elements that take part
-            "patch_key": config.lanes,  # lane whose row is the new key
             "key_word": range(config.new_key_words),
-            "patch_value": config.tile,  # element that is the new value
             "value_strip": range(config.new_value_strips),
         }
     )
@@ -54,10 +52,11 @@ def hazards_layout(config: CoreConfig) -> data.StructLayout:
             "keys": 1,  # keys of the layer before are on their way to memory
             "values": 1,
             "statistics": 1,
-            "norm": 2,  # scalar set is being computed
-            "softmax": 128,  # head's probabilities are being computed
+            "norm": data.ArrayLayout(2, config.rows),  # scalar set is being computed
+            "softmax": data.ArrayLayout(128, config.rows),  # head's probabilities are being computed
             "score_room": 1,  # no score row is free
             "logits": 1,  # logits writer is full
+            "queue": 1,  # no more results can wait
             "row": 1,  # the stream has a row
             "waiting": 1,  # fetch is at a token boundary
         }
@@ -77,11 +76,12 @@ class Issue(wiring.Component):
     ``key_words``, ``value_strips``, ``width``, ``vocab`` : start registers.
     ``look_operand``, ``look_new`` (strip words), ``look_result`` (strip) : scoreboard questions; ``hazards`` : the
     answers, in the same cycle.
-    ``fire`` : a tile or parameter row is issued in this cycle; ``tag`` and ``source`` describe it.
-    ``mark`` : its result strip becomes busy.
+    ``fire`` : a tile or parameter row is issued in this cycle; ``tag``, ``source``, ``elements`` (of each row's operand
+    word, those that take part) and ``patch`` describe it.
+    ``mark`` : its result strip becomes busy, with ``mark_two`` the one behind it too.
     ``gather`` : strobe with ``gathered``, a GATHER stood before the instruction that is taken.
-    ``stats_start``, ``head_start``, ``score_start``, ``commit_start`` : strobes at issue that mark long operations as
-    begun (vector sums, a head's softmax, a score row, a commit of keys or values).
+    ``stats_start``, ``head_start``, ``score_start``, ``commit_start`` : strobes at issue that mark long operations of
+    the tag's rows as begun (vector sums, a head's softmax, a score row, a commit of keys or values).
     ``stall`` : index into STALL_CAUSES when nothing fired. ``dump_*`` : the instruction at issue, for people.
 
     Timing: one tile a cycle, no bubble between tiles or instructions as long as fetch keeps up (two cycles each).
@@ -108,7 +108,10 @@ class Issue(wiring.Component):
                 "fire": Out(1),
                 "tag": Out(tag_layout(config)),
                 "source": Out(source_layout(config)),
+                "elements": Out(data.ArrayLayout(config.tile, config.rows)),
+                "patch": Out(patch_layout(config)),
                 "mark": Out(1),
+                "mark_two": Out(1),
                 "gather": Out(1),
                 "gathered": Out(gather_layout()),
                 "stats_start": Out(1),
@@ -159,6 +162,8 @@ class Issue(wiring.Component):
         self._middle = middle = Signal(16)  # MM: k word; SC: position tile; AV: block
         self._inner = inner = Signal(16)  # MM: strip in the group; SC: key word; AV: strip
         self._rows_taken = Signal(2)  # parameter rows already taken for this strip
+        self._two = two = Signal()  # the row serves two strips
+        m.d.comb += two.eq((code.op == Op.MM) & cfg.has_int8)
         self._head_src = Signal(16)  # SC: q word; AV: dst strip, both relative
         self._head_prob = Signal(16)
         self._head_kv = Signal(16)  # key word or value strip of the head
@@ -172,12 +177,14 @@ class Issue(wiring.Component):
         tile_shift, lane_shift = ceil_log2(cfg.tile), ceil_log2(cfg.lanes)
         lanes_mask = cfg.lanes - 1
         head = Signal(7)
+        turn = Signal(lane_shift)  # by which the head turns its slots
         strip = Signal(16)
         newest_tile, newest_block = Signal(16), Signal(16)
         words = Signal(10)
         group_left = Signal(16)
         m.d.comb += [
             head.eq(code.head0 + base),
+            turn.eq(head << ceil_log2(cfg.rows)),
             strip.eq(base + inner),
             newest_tile.eq(cur.position >> lane_shift),
             newest_block.eq(cur.position >> tile_shift),
@@ -191,7 +198,7 @@ class Issue(wiring.Component):
         self._inner_end, self._middle_end, self._outer_end = Signal(), Signal(), Signal()
         with m.If(is_mm):
             m.d.comb += [
-                self._inner_end.eq(inner + 1 == group),
+                self._inner_end.eq(inner + 1 + two == group),
                 self._middle_end.eq(middle + 1 == words),
                 self._outer_end.eq(group_left <= code.group),
             ]
@@ -202,9 +209,14 @@ class Issue(wiring.Component):
                 self._outer_end.eq(base + 1 == code.heads),
             ]
         self._is_param = is_param = Signal()
+        self._param_kind = Signal(ParamKind)
+        with m.If(two & (self._rows_taken == 0)):
+            m.d.comb += self._param_kind.eq(ParamKind.SCALE)
+        with m.Elif(self._rows_taken > two):
+            m.d.comb += self._param_kind.eq(ParamKind.COLUMN_SUM)
         rows, chunk_start = Signal(2), Signal()
         m.d.comb += [
-            rows.eq(Mux(code.params == Params.NORM, 2, code.params == Params.BIAS)),
+            rows.eq(Mux(code.params == Params.NORM, 2, code.params == Params.BIAS) + two),
             chunk_start.eq(code.first & (middle == 0) & (strip[: ceil_log2(cfg.param_strips)] == 0)),
             is_param.eq(is_mm & chunk_start & (self._rows_taken < rows)),
         ]
@@ -218,18 +230,15 @@ class Issue(wiring.Component):
             acc_end.eq(Mux(is_mm, code.last & self._middle_end, Mux(is_sc, self._inner_end, self._middle_end))),
         ]
         tag, source = self.tag, self.source
-        filled = Signal(16)  # positions of the current tile or block that exist
+        filled = [Signal(16, name=f"filled_{r}") for r in range(cfg.rows)]  # positions of the tile or block that exist
         newest = Signal()
-        m.d.comb += [
-            newest.eq(middle == Mux(is_sc, newest_tile, newest_block)),
-            filled.eq(cur.position + 1 - Mux(is_sc, middle << lane_shift, middle << tile_shift)),
-        ]
+        m.d.comb += newest.eq(middle == Mux(is_sc, newest_tile, newest_block))
+        for r in range(cfg.rows):
+            before = Mux(is_sc, middle << lane_shift, middle << tile_shift)
+            m.d.comb += filled[r].eq(cur.positions[r] + 1 - before)
         rotated = [Signal(lane_shift, name=f"rotated_{n}") for n in range(cfg.lanes)]
-        lane_valid = [(filled > rotated[n]) for n in range(cfg.lanes)]
         for n in range(cfg.lanes):
-            m.d.comb += rotated[n].eq(n - head[:lane_shift])
-        slot = Signal(16)
-        m.d.comb += slot.eq(Cat((cur.position + head)[:lane_shift], cur.position[lane_shift:]))
+            m.d.comb += rotated[n].eq(n - turn)
 
         column = Signal(16)
         m.d.comb += column.eq(strip << lane_shift)
@@ -242,7 +251,7 @@ class Issue(wiring.Component):
         columns = Mux(logits, logits_column, column)
         m.d.comb += [
             tag.operation.eq(Mux(is_param, Operation.PARAM.value, Operation.TILE.value)),
-            tag.column_sum.eq(self._rows_taken[0]),
+            tag.param_kind.eq(self._param_kind),
             tag.param.eq(code.acc + strip),
             tag.first.eq(acc_start),
             tag.bias.eq(is_mm & (code.params == Params.BIAS)),
@@ -264,38 +273,62 @@ class Issue(wiring.Component):
             tag.flush.eq(self._inner_end),
             tag.commit.eq(Mux(is_mm & self._is_end, code.commit, Commit.NONE.value)),
             tag.layer.eq(cur.layer),
-            tag.position.eq(cur.position),
+            tag.rows.eq(cur.rows),
+            tag.position.eq(cur.positions),
             tag.prob.eq(self._head_prob),
         ]
         with m.If(acc_end & ~is_param):
             m.d.comb += tag.destination.eq(
                 Mux(is_sc, Destination.SCORE.value, Mux(logits, Destination.LOGITS.value, Destination.STRIP.value))
             )
-        for n in range(cfg.lanes):
-            m.d.comb += tag.mask[n].eq(Mux(is_sc, lane_valid[n], columns + n < limit))
+        for r in range(cfg.rows):
+            for n in range(cfg.lanes):
+                m.d.comb += tag.mask[r][n].eq(Mux(is_sc, filled[r] > rotated[n], columns + n < limit))
+
+        if cfg.has_int8:
+            m.d.comb += tag.two.eq(two)
+            for n in range(cfg.lanes):
+                m.d.comb += tag.mask_odd[n].eq(columns + cfg.lanes + n < limit)
 
         # Operand, mask and patch.
         tail = Signal(range(cfg.tile + 1))
         m.d.comb += tail.eq(Mux(Mux(is_sc, self._inner_end, self._middle_end), code.tail, cfg.tile))
         with m.If(code.op == Op.EMB):
             m.d.comb += source.kind.eq(Source["one_hot"])
-            m.d.comb += source.mask.eq(1 << Mux(code.operand == Operand.TOKEN, cur.token, cur.position[:tile_shift]))
+            for r in range(cfg.rows):
+                index = Mux(code.operand == Operand.TOKEN, cur.token, cur.positions[r][:tile_shift])
+                m.d.comb += self.elements[r].eq(1 << index)
         with m.Elif(is_av):
             m.d.comb += [source.kind.eq(Source["probability"]), source.word.eq(self._head_prob + middle)]
-            for e in range(cfg.tile):
-                n, g = e & lanes_mask, e >> lane_shift
-                m.d.comb += source.mask[e].eq(filled > (rotated[n] + g * cfg.lanes))
+            for r in range(cfg.rows):
+                for e in range(cfg.tile):
+                    n, g = e & lanes_mask, e >> lane_shift
+                    m.d.comb += self.elements[r][e].eq(filled[r] > (rotated[n] + g * cfg.lanes))
         with m.Else():
             m.d.comb += source.word.eq(Mux(is_sc, code.src + self._head_src + inner, code.src + middle))
-            for e in range(cfg.tile):
-                m.d.comb += source.mask[e].eq(tail > e)
+            for r in range(cfg.rows):
+                for e in range(cfg.tile):
+                    m.d.comb += self.elements[r][e].eq(tail > e)
         kv = Signal(16)
+        lanes_patched, elements_patched = Const(0, cfg.lanes), Const(0, cfg.tile)
+        for r in range(cfg.rows):
+            slot = Signal(tile_shift, name=f"slot_{r}")
+            here = Signal(name=f"newest_{r}")
+            position = cur.positions[r]
+            m.d.comb += [
+                slot.eq(Cat((position + turn)[:lane_shift], position[lane_shift:tile_shift])),
+                here.eq(newest & cur.rows[r]),
+            ]
+            lanes_patched = lanes_patched | Mux(is_sc & here, 1 << slot[:lane_shift], 0)
+            elements_patched = elements_patched | Mux(is_av & here, 1 << slot, 0)
         m.d.comb += [
             kv.eq(self._head_kv + inner),
             source.key_word.eq(kv),
             source.value_strip.eq(kv),
-            source.patch_key.eq(Mux(is_sc & newest, 1 << slot[:lane_shift], 0)),
-            source.patch_value.eq(Mux(is_av & newest, 1 << slot[:tile_shift], 0)),
+            self.patch.key.eq(lanes_patched),
+            self.patch.value.eq(elements_patched),
+            self.patch.single.eq(cur.single),
+            self.patch.row.eq(cur.row),
         ]
 
         # Questions to the scoreboard.
@@ -328,7 +361,9 @@ class Issue(wiring.Component):
         self._acc_clash = Signal()
         self._param_clash = Signal()
         at_head_start = (self._middle == 0) & (self._inner == 0)
-        norm = tile & self._acc_end & self.tag.use_norm & h.norm.bit_select(code.norm, 1)
+        norm_busy = Cat(h.norm[r].bit_select(code.norm, 1) for r in range(cfg.rows)) & self._cur.rows
+        softmax_busy = Cat(h.softmax[r].bit_select(self.tag.head, 1) for r in range(cfg.rows)) & self._cur.rows
+        norm = tile & self._acc_end & self.tag.use_norm & norm_busy.any()
         reads = tile & (is_sc | (code.op == Op.MM))
         held = {
             "writer": is_mm & (((code.commit == Commit.KEYS) & h.keys) | ((code.commit == Commit.VALUES) & h.values)),
@@ -336,7 +371,7 @@ class Issue(wiring.Component):
             "params": self._is_param & self._param_clash,
             "accumulator": tile & ~self._acc_start & self._acc_clash,
             "score_room": is_sc & tile & self._acc_end & h.score_room,
-            "softmax": (is_av | (is_sc & at_head_start)) & h.softmax.bit_select(self.tag.head, 1),
+            "softmax": (is_av | (is_sc & at_head_start)) & softmax_busy.any(),
             "norm": norm & ~h.sums,
             "operand": reads & (h.operand & self._needed).any(),
             "link": (
@@ -346,7 +381,7 @@ class Issue(wiring.Component):
                 | (strip_result & ~code.send & h.claimed)
             ),
             "new_kv": (is_sc | is_av) & self._newest & (h.new_kv & self._new_needed).any(),
-            "result": (strip_result & h.result) | (tile & self._acc_end & self._logits & h.logits),
+            "result": (strip_result & h.result) | (tile & self._acc_end & ((self._logits & h.logits) | h.queue)),
             "send": strip_result & code.send & ~h.room,
             "stream": ~h.row,
         }
@@ -367,33 +402,40 @@ class Issue(wiring.Component):
         m.d.comb += [
             self.fire.eq(clear),
             self.mark.eq(clear & strip_result),
+            self.mark_two.eq(self._two),
             self.stats_start.eq(clear & self._is_end & is_mm & code.stats),
             self.head_start.eq(clear & is_sc & at_head_start),
             self.commit_start.eq(Mux(clear & self._is_end & is_mm, code.commit, Commit.NONE.value)),
         ]
-        score_row = Signal(range(cfg.score_rows))
-        with m.If(self.score_start):
-            m.d.sync += score_row.eq(score_row + 1)
-        m.d.comb += [self.score_start.eq(clear & is_sc & self._acc_end), self.tag.score_row.eq(score_row)]
+        m.d.comb += self.score_start.eq(clear & is_sc & self._acc_end)
+        for r in range(cfg.rows):
+            score_row = Signal(range(cfg.score_rows), name=f"score_row_{r}")
+            with m.If(self.score_start & self._cur.rows[r]):
+                m.d.sync += score_row.eq(score_row + 1)
+            m.d.comb += self.tag.score_row[r].eq(score_row)
 
     def _history(self, m: Module) -> None:
         """Accumulators and parameter rows used in the last cycles."""
         clash = self._acc_clash
-        used, acc = self.fire & ~self._is_param, self.tag.acc
+        used, acc, two = self.fire & ~self._is_param, self.tag.acc, self._two
         terms = []
         for i in range(ACCUMULATOR_LATENCY - 1):
             was_used, was_acc = Signal(name=f"used_{i}"), Signal.like(self.tag.acc, name=f"acc_{i}", reset_less=True)
-            m.d.sync += [was_used.eq(used), was_acc.eq(acc)]
-            used, acc = was_used, was_acc
-            terms.append(was_used & (was_acc == self.tag.acc))
+            was_two = Signal(name=f"two_{i}", reset_less=True)
+            m.d.sync += [was_used.eq(used), was_acc.eq(acc), was_two.eq(two)]
+            used, acc, two = was_used, was_acc, was_two
+            same = (was_acc[1:] == self.tag.acc[1:]) & (two | self._two | (was_acc[0] == self.tag.acc[0]))
+            terms.append(was_used & same)
         m.d.comb += clash.eq(Cat(*terms).any())
-        left = [Signal(range(self.config.param_strips + 1), name=f"param_left_{i}") for i in range(2)]
-        for i, counter in enumerate(left):
-            with m.If(self.fire & self._is_param & (self._rows_taken[0] == i)):
-                m.d.sync += counter.eq(self.config.param_strips - 1)
+        left = []
+        for kind in ParamKind if self.config.has_int8 else (ParamKind.BIAS, ParamKind.COLUMN_SUM):
+            counter = Signal(range(self.config.param_strips + 1), name=f"param_left_{kind.value}")
+            with m.If(self.fire & self._is_param & (self._param_kind == kind)):
+                m.d.sync += counter.eq(self.config.param_strips // self.config.mm_strips - 1)
             with m.Elif(counter != 0):
                 m.d.sync += counter.eq(counter - 1)
-        m.d.comb += self._param_clash.eq(Mux(self._rows_taken[0], left[1], left[0]) != 0)
+            left.append((self._param_kind == kind) & (counter != 0))
+        m.d.comb += self._param_clash.eq(Cat(left).any())
 
     def _step(self, m: Module) -> None:
         code = self._code
@@ -410,7 +452,7 @@ class Issue(wiring.Component):
         with m.Elif(self.fire & self._is_param):
             m.d.sync += self._rows_taken.eq(self._rows_taken + 1)
         with m.Elif(self.fire):
-            m.d.sync += [self._rows_taken.eq(0), self._inner.eq(self._inner + 1)]
+            m.d.sync += [self._rows_taken.eq(0), self._inner.eq(self._inner + 1 + self._two)]
             with m.If(self._inner_end):
                 m.d.sync += [self._inner.eq(0), self._middle.eq(self._middle + 1)]
                 with m.If(self._middle_end):

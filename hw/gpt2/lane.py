@@ -1,4 +1,4 @@
-"""One lane: dot tile, accumulators, its slice of the drain unit and of the softmax path."""
+"""One lane of a row: dot tile, accumulators, its slice of the drain unit and of the softmax path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from hw.gpt2.config import CoreConfig
-from hw.gpt2.tags import Stages
+from hw.gpt2.tags import ParamKind, Stages
 from hw.numerics.convert import Fp32ToFp16, fp16_to_fp32_expr
 from hw.numerics.dot import DotTile
 from hw.numerics.exponential import ExpNegative
@@ -19,7 +19,7 @@ from hw.numerics.fp32_add import Fp32Add
 from hw.numerics.fp32_mul import Fp32Mul
 from hw.numerics.gelu import Gelu
 
-__all__ = ["Lane", "lane_module"]
+__all__ = ["Lane", "delay", "lane_module"]
 
 
 def lane_module(config: CoreConfig) -> str:
@@ -38,10 +38,9 @@ class Lane(wiring.Component):
     -------
     In groups by stage; each is sampled in the cycle of its stage.
 
-    * lane: ``word`` and ``mask`` (activation word, elements that take part), ``row`` (the lane's weights),
-      ``patch_key``/``key`` (replace the row by the new key), ``patch_value``/``value`` (replace the marked element),
-      ``param_take``/``param_column_sum`` (the row is a parameter row for strips ``param`` and on), ``param`` (of a
-      tile: its strip).
+    * lane: ``word`` and ``mask`` (activation word, elements that take part).
+    * patched: ``row`` (the lane's weights), ``param_take``/``param_kind`` (the row is a parameter row for strips
+      ``param`` and on), ``param`` (of a tile: its strip).
     * accumulate: ``acc_valid``, ``acc_first``, ``acc_bias``, ``acc``.
     * drain: ``scale`` (fp32 factor), ``norm_mean`` (fp32 r*mean).
     * drain + 7: ``residual_read``; drain + 8, the addition: ``add_norm``, ``add_residual``.
@@ -58,84 +57,92 @@ class Lane(wiring.Component):
 
     def __init__(self, config: CoreConfig):
         self.config = config
+        super().__init__(self._members())
+
+    def _members(self) -> dict[str, wiring.Member]:
+        config = self.config
         t16 = config.tile * 16
-        super().__init__(
-            {
-                "word": In(t16),
-                "mask": In(config.tile),
-                "row": In(t16),
-                "patch_key": In(1),
-                "key": In(t16),
-                "patch_value": In(config.tile),
-                "value": In(16),
-                "param_take": In(1),
-                "param_column_sum": In(1),
-                "param": In(ceil_log2(config.param_depth)),
-                "acc_valid": In(1),
-                "acc_first": In(1),
-                "acc_bias": In(1),
-                "acc": In(ceil_log2(config.acc_depth)),
-                "scale": In(32),
-                "norm_mean": In(32),
-                "residual_read": In(ceil_log2(config.residual_strips)),
-                "add_norm": In(1),
-                "add_residual": In(1),
-                "linear": Out(32),
-                "score_write": In(1),
-                "score_address": In(range(config.score_rows)),
-                "use_gelu": In(1),
-                "half": Out(16),
-                "residual_write": In(1),
-                "residual_address": In(ceil_log2(config.residual_strips)),
-                "score_read": In(range(config.score_rows)),
-                "score_max": In(32),
-                "exponential": Out(16),
-            }
-        )
+        return {
+            "word": In(t16),
+            "mask": In(config.tile),
+            "row": In(t16),
+            "param_take": In(1),
+            "param_kind": In(ParamKind),
+            "param": In(ceil_log2(config.param_depth)),
+            "acc_valid": In(1),
+            "acc_first": In(1),
+            "acc_bias": In(1),
+            "acc": In(ceil_log2(config.acc_depth)),
+            "scale": In(32),
+            "norm_mean": In(32),
+            "residual_read": In(ceil_log2(config.residual_strips)),
+            "add_norm": In(1),
+            "add_residual": In(1),
+            "linear": Out(32),
+            "score_write": In(1),
+            "score_address": In(range(config.score_rows)),
+            "use_gelu": In(1),
+            "half": Out(16),
+            "residual_write": In(1),
+            "residual_address": In(ceil_log2(config.residual_strips)),
+            "score_read": In(range(config.score_rows)),
+            "score_max": In(32),
+            "exponential": Out(16),
+        }
 
     def elaborate(self, platform):
         m = Module()
-        stages = Stages(self.config)
-        bias, column_sum = self._parameters(m)
-        to_acc = stages.accumulate - stages.lane
-        total = self._accumulate(m, _delay(m, bias, to_acc, "bias"))
-        to_drain = stages.drain - stages.lane
-        linear = self._drain(m, total, _delay(m, bias, to_drain, "bias_d"), _delay(m, column_sum, to_drain, "colsum_d"))
-        self._softmax(m, linear)
+        self._softmax(m, self._drain(m, *self._sums(m)))
         return m
 
-    def _parameters(self, m: Module):
-        """Take parameter rows apart, one strip a cycle; read the tile's strip."""
-        depth, strips = self.config.param_depth, self.config.param_strips
-        outputs = []
-        for which, name in enumerate(("bias", "column_sum")):
-            m.submodules[f"{name}_memory"] = memory = Memory(shape=32, depth=depth, init=[])
+    def _sums(self, m: Module):
+        """Total, bias and column sum of a strip at the drain stage."""
+        stages = Stages(self.config)
+        (bias,) = self._parameter(m, ParamKind.BIAS, "bias", 1)
+        (column_sum,) = self._parameter(m, ParamKind.COLUMN_SUM, "column_sum", 1)
+        total = self._accumulate(m, delay(m, bias, stages.accumulate - stages.patched, "bias"))
+        to_drain = stages.drain - stages.patched
+        return total, delay(m, bias, to_drain, "bias_d"), delay(m, column_sum, to_drain, "colsum_d")
+
+    def _parameter(self, m: Module, kind: ParamKind, name: str, banks: int):
+        """Take parameter rows of a kind apart, ``banks`` strips a cycle, and keep strip s in bank s % ``banks``.
+
+        Returns what each bank holds for the tile's strips.
+        """
+        depth, shift, width = self.config.param_depth, ceil_log2(banks), 32 * banks
+        cycles = self.config.param_strips // banks
+        hold = Signal(self.config.tile * 16 - width, name=f"{name}_hold", reset_less=True)
+        left = Signal(range(cycles), name=f"{name}_left")
+        following = Signal(range(depth), name=f"{name}_next", reset_less=True)
+        enable, strip, value = Signal(name=f"{name}_write"), Signal.like(following), Signal(width, name=f"{name}_in")
+        with m.If(self.param_take & (self.param_kind == kind)):
+            m.d.comb += [enable.eq(1), strip.eq(self.param), value.eq(self.row[:width])]
+            m.d.sync += [hold.eq(self.row[width:]), left.eq(cycles - 1), following.eq(self.param + banks)]
+        with m.Elif(left != 0):
+            m.d.comb += [enable.eq(1), strip.eq(following), value.eq(hold[:width])]
+            m.d.sync += [hold.eq(hold[width:]), left.eq(left - 1), following.eq(following + banks)]
+        held = []
+        for bank in range(banks):
+            memory = Memory(shape=32, depth=depth // banks, init=[])
+            m.submodules[f"{name}_memory_{bank}" if banks > 1 else f"{name}_memory"] = memory
             write, read = memory.write_port(), memory.read_port(domain="comb")
-            hold = Signal(self.config.tile * 16 - 32, name=f"{name}_hold", reset_less=True)
-            left = Signal(range(strips), name=f"{name}_left")
-            following = Signal(range(depth), name=f"{name}_next", reset_less=True)
-            take = self.param_take & (self.param_column_sum == which)
-            with m.If(take):
-                m.d.comb += [write.en.eq(1), write.addr.eq(self.param), write.data.eq(self.row[:32])]
-                m.d.sync += [hold.eq(self.row[32:]), left.eq(strips - 1), following.eq(self.param + 1)]
-            with m.Elif(left != 0):
-                m.d.comb += [write.en.eq(1), write.addr.eq(following), write.data.eq(hold[:32])]
-                m.d.sync += [hold.eq(hold[32:]), left.eq(left - 1), following.eq(following + 1)]
-            m.d.comb += read.addr.eq(self.param)
-            outputs.append(read.data)
-        return outputs
+            m.d.comb += [
+                write.en.eq(enable & (strip[:shift] == 0)),  # as all rows begin at bank 0
+                write.addr.eq(strip >> shift),
+                write.data.eq(value[32 * bank : 32 * bank + 32]),
+                read.addr.eq(self.param >> shift),
+            ]
+            held.append(read.data)
+        return held
 
     def _accumulate(self, m: Module, bias):
-        """Patch, multiply, sum, add. Returns the registered total (drain stage)."""
+        """Multiply, sum, add. Returns the registered total."""
         tile = self.config.tile
         m.submodules.dot = dot = DotTile(tile, self.config.guard_bits)
         word = Signal(tile * 16, reset_less=True)
         mask = Signal(tile, reset_less=True)
-        row = Signal(tile * 16, reset_less=True)
-        keyed = Mux(self.patch_key, self.key, self.row)
-        patched = [Mux(self.patch_value[i], self.value, keyed[16 * i : 16 * i + 16]) for i in range(tile)]
-        m.d.sync += [word.eq(self.word), mask.eq(self.mask), row.eq(Cat(*patched))]
-        m.d.comb += [dot.a.eq(word), dot.mask.eq(mask), dot.b.eq(row)]
+        m.d.sync += [word.eq(self.word), mask.eq(self.mask)]
+        m.d.comb += [dot.a.eq(word), dot.mask.eq(mask), dot.b.eq(self.row)]
         tile_sum = Signal(32, reset_less=True)
         m.d.sync += tile_sum.eq(dot.sum)
 
@@ -146,8 +153,8 @@ class Lane(wiring.Component):
             read.addr.eq(self.acc),
             adder.a.eq(Mux(self.acc_first, Mux(self.acc_bias, bias, 0), read.data)),
             adder.b.eq(tile_sum),
-            write.addr.eq(_delay(m, self.acc, 3, "acc_w")),
-            write.en.eq(_delay(m, self.acc_valid, 3, "acc_we")),
+            write.addr.eq(delay(m, self.acc, 3, "acc_w")),
+            write.en.eq(delay(m, self.acc_valid, 3, "acc_we")),
             write.data.eq(adder.out),
         ]
         total = Signal(32, reset_less=True)
@@ -172,15 +179,15 @@ class Lane(wiring.Component):
             scale_mul.b.eq(self.scale),
             mean_mul.a.eq(self.norm_mean),
             mean_mul.b.eq(column_sum),
-            offset_add.a.eq(_delay(m, bias, 4, "bias_c")),
+            offset_add.a.eq(delay(m, bias, 4, "bias_c")),
             offset_add.b.eq(Cat(shift[:31], ~shift[31])),
             residual_read.en.eq(1),
             residual_read.addr.eq(self.residual_read),
-            result_add.a.eq(_delay(m, scaled, 4, "scaled_d")),
+            result_add.a.eq(delay(m, scaled, 4, "scaled_d")),
             result_add.b.eq(
                 Mux(self.add_norm, offset, Mux(self.add_residual, fp16_to_fp32_expr(residual_read.data), Const(0, 32)))
             ),
-            self.linear.eq(_delay(m, linear, self.config.slr_stages, "linear_back")),
+            self.linear.eq(delay(m, linear, self.config.slr_stages, "linear_back")),
         ]
         m.d.sync += [
             scaled.eq(scale_mul.out),
@@ -194,11 +201,11 @@ class Lane(wiring.Component):
         m.d.comb += gelu.x.eq(linear)
         m.d.sync += curved.eq(gelu.out)
         m.d.comb += [
-            rounded_in.eq(Mux(self.use_gelu, curved, _delay(m, linear, 9, "linear_d"))),
+            rounded_in.eq(Mux(self.use_gelu, curved, delay(m, linear, 9, "linear_d"))),
             to_half.x.eq(rounded_in),
         ]
         m.d.sync += half.eq(to_half.out)
-        back = _delay(m, half, self.config.slr_stages, "half_d")
+        back = delay(m, half, self.config.slr_stages, "half_d")
         m.d.comb += [
             self.half.eq(back),
             residual_write.en.eq(self.residual_write),
@@ -225,10 +232,10 @@ class Lane(wiring.Component):
         ]
         result = Signal(16, reset_less=True)
         m.d.sync += [below.eq(difference.out), result.eq(exp.out)]
-        m.d.comb += self.exponential.eq(_delay(m, result, self.config.slr_stages, "exponential_back"))
+        m.d.comb += self.exponential.eq(delay(m, result, self.config.slr_stages, "exponential_back"))
 
 
-def _delay(m: Module, value, cycles: int, name: str):
+def delay(m: Module, value, cycles: int, name: str):
     """A shift register of ``cycles`` stages."""
     for i in range(cycles):
         stage = Signal(value.shape(), name=f"{name}_{i}", reset_less=True)

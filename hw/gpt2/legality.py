@@ -118,6 +118,7 @@ class _Checker:
         if mm.op == Op.MM:
             if not 1 <= mm.tail <= c.tile:
                 self.say(index, "rule 1", f"tail {mm.tail} must be 1 to {c.tile}")
+            self._pairs(index, mm)
             if mm.src + mm.words > c.act_words:
                 self.say(index, "rule 1", f"src {mm.src} + words {mm.words} > act_words {c.act_words}")
         else:
@@ -126,7 +127,7 @@ class _Checker:
                 self.say(index, "section 3", "EMB has one word, no params, no commit, and a path other than LOGITS")
             if mm.src + mm.strips > embed:
                 self.say(index, "rule 1", f"src {mm.src} + strips {mm.strips} > embed_strips {embed}")
-        if mm.params != Params.NONE:
+        if mm.params != Params.NONE or (mm.op == Op.MM and c.has_int8):
             live = self._live_params(mm)
             if live > c.param_depth:
                 self.say(index, "rule 1", f"{live} strips of parameters in use > param_depth {c.param_depth}")
@@ -143,6 +144,17 @@ class _Checker:
             self.say(index, "section 3", "RESIDUAL takes params NONE or BIAS")
         if (mm.commit == Commit.TOKEN) > (mm.path == Path.LOGITS):
             self.say(index, "rule 5", "commit TOKEN needs path LOGITS")
+
+    def _pairs(self, index: int, mm: Instruction) -> None:
+        """A row of int8 weights serves two strips."""
+        unit = self.config.mm_strips
+        odd = [
+            f"{name} {value}"
+            for name in ("strips", "group", "dst", "acc")
+            if (value := getattr(mm, name)) % unit and not (name == "dst" and not mm.last)
+        ]
+        if odd:
+            self.say(index, "rule 1", f"{', '.join(odd)}: must be even, a row of int8 weights serves {unit} strips")
 
     def _live_params(self, mm: Instruction) -> int:
         """Most strips of parameters in use at once: from the first strip that is open to the end of the last block."""
@@ -182,7 +194,7 @@ class _Checker:
             )
         if buffer:
             per_head = self.register("key_words") * s if buffer == 1 else self.register("value_strips")
-            wanted = self.register("heads") * per_head
+            wanted = -(-self.register("heads") * per_head // c.mm_strips) * c.mm_strips
             if mm.dst != bounds[buffer] or mm.strips != wanted:
                 self.say(
                     index,

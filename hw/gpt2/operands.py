@@ -1,4 +1,4 @@
-"""Operand memories: activations, probabilities, new keys and values; word, mask, patch and row up to the lanes."""
+"""Operand memories of a row: activations, probabilities, new keys and values; word and mask up to the lanes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Operands"]
 
 
 class Operands(wiring.Component):
-    """Reads what a tile needs and brings it to the lanes together with its row.
+    """Reads what a tile needs of one row's memories and brings it to the lanes.
 
     Parameters
     ----------
@@ -25,15 +25,14 @@ class Operands(wiring.Component):
 
     Members
     -------
-    ``source`` : what the tile of this cycle needs (of ``hw.gpt2.issue``). ``row`` : all lanes' weights of a tile,
-        ``Stages.operand`` cycles after its issue.
+    ``source``, ``elements`` : what the tile of this cycle needs, and which elements take part (of ``hw.gpt2.issue``).
     ``store``, ``store_strip``, ``store_data`` : an fp16 strip for the address space of strips (docs/core.md section 3).
     ``arrive`` (bit per strip of the word), ``arrive_word``, ``arrive_data`` (one entry) : strips of other boards; only
         in a cycle with ``arrive_ready``, in which no own strip goes to the activation memory.
     ``prob_write``, ``prob_word``, ``prob_strip``, ``prob_data`` : a strip of probabilities.
     ``key_addr``/``key_data``, ``value_addr``/``value_data`` : second ports of the new-key and new-value buffers.
-    ``word``, ``mask``, ``key``, ``patch_key`` (bit per lane), ``values`` (fp16 per lane), ``patch_value`` (bit per
-        element), ``lane_row`` : to the lanes, ``Stages.lane`` cycles after issue.
+    ``word``, ``mask`` : to the lanes; ``key``, ``values`` (fp16 per lane) : the head's new key and a strip of its new
+        value, to the patch; all ``Stages.lane`` cycles after issue.
 
     Timing: memories are read ``Stages.operand`` cycles after issue and see strips that were stored before that cycle.
     Then two registers and the crossings. Interval 1, no back-pressure, memories are not reset.
@@ -46,7 +45,7 @@ class Operands(wiring.Component):
         super().__init__(
             {
                 "source": In(source_layout(config)),
-                "row": In(tile_bits * config.lanes),
+                "elements": In(config.tile),
                 "store": In(1),
                 "store_strip": In(range(config.strip_addresses)),
                 "store_data": In(strip_bits),
@@ -65,10 +64,7 @@ class Operands(wiring.Component):
                 "word": Out(tile_bits),
                 "mask": Out(config.tile),
                 "key": Out(tile_bits),
-                "patch_key": Out(config.lanes),
                 "values": Out(strip_bits),
-                "patch_value": Out(config.tile),
-                "lane_row": Out(tile_bits * config.lanes),
             }
         )
 
@@ -91,13 +87,14 @@ class Operands(wiring.Component):
             m.d.comb += [port.en.eq(1), port.addr.eq(address)]
             return port.data
 
-        source = self.source
+        source, elements = self.source, self.elements
         for i in range(Stages(cfg).operand):
             later = Signal(source_layout(cfg), name=f"source_{i}", reset_less=True)
-            m.d.sync += later.eq(source)
-            source = later
-        asked = Signal(source_layout(cfg), reset_less=True)
-        m.d.sync += asked.eq(source)
+            elements_later = Signal(cfg.tile, name=f"elements_{i}", reset_less=True)
+            m.d.sync += [later.eq(source), elements_later.eq(elements)]
+            source, elements = later, elements_later
+        asked, mask = Signal(source_layout(cfg), reset_less=True), Signal(cfg.tile, reset_less=True)
+        m.d.sync += [asked.eq(source), mask.eq(elements)]
         word = Signal(cfg.tile * 16, reset_less=True)
         activation, probability = read(activations, source.word), read(probabilities, source.word)
         with m.Switch(asked.kind):
@@ -107,20 +104,15 @@ class Operands(wiring.Component):
                 m.d.sync += word.eq(probability)
             with m.Default():
                 m.d.sync += word.eq(Const(FP16_ONE, 16).replicate(cfg.tile))
-        row_early = Signal.like(self.row, reset_less=True)
-        m.d.sync += row_early.eq(self.row)
         m.d.comb += [
             self.key_data.eq(read(new_keys, self.key_addr)),
             self.value_data.eq(read(new_values, self.value_addr)),
         ]
         self._cross(m, "word", word, self.word)
         for name, early, output in (
-            ("mask", asked.mask, self.mask),
+            ("mask", mask, self.mask),
             ("key", read(new_keys, source.key_word), self.key),
-            ("patch_key", asked.patch_key, self.patch_key),
             ("values", read(new_values, source.value_strip), self.values),
-            ("patch_value", asked.patch_value, self.patch_value),
-            ("row", row_early, self.lane_row),
         ):
             late = Signal.like(output, name=f"{name}_late", reset_less=True)
             m.d.sync += late.eq(early)

@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from hw.gpt2.config import CoreConfig
+from hw.gpt2.result_queue import RESULT_QUEUE
 from hw.gpt2.tags import Stages
 from hw.link.frame import BEAT_BYTES, MAX_BEATS, FrameKind
 from hw.link.node import PORTS, sending_layout
@@ -25,7 +26,8 @@ def entry_strips(config: CoreConfig) -> int:
 
 def strip_queue(config: CoreConfig) -> tuple[int, int]:
     """Strips that wait to be packed, and those that can be under way when the queue says full."""
-    margin = Stages(config).write + _AT_ISSUE
+    waiting = 2 * RESULT_QUEUE if config.has_int8 else 0
+    margin = Stages(config).write + _AT_ISSUE + waiting
     return 1 << ceil_log2(2 * margin), margin
 
 

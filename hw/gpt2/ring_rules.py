@@ -40,6 +40,9 @@ def ring_violations(
             if instruction.send or instruction.op == Op.GATHER:
                 yield index, "rule 7", f"needs other boards, register ring_boards is {boards}"
         return
+    if not config.has_ring:
+        yield None, "rule 7", f"register ring_boards is {boards}, core {config.name} has no ring"
+        return
     if boards > MAX_BOARDS or board >= boards:
         yield None, "rule 7", f"board {board} of {boards}: a ring has up to {MAX_BOARDS} boards, numbered from 0"
     for index, _ in enumerate(instructions):

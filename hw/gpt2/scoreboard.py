@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -23,7 +23,8 @@ class Scoreboard(wiring.Component):
 
     Members
     -------
-    ``mark``/``mark_strip`` : a result for that strip was issued in this cycle. It must not be busy.
+    ``mark``/``mark_strip`` : a result for that strip was issued in this cycle. It must not be busy. With ``mark_two``
+        for the strip behind it too; ``mark_strip`` is even then.
     ``clear``/``clear_strip`` : its result is written at the end of this cycle.
     ``gather``, ``gathered`` : announces the strips of a vector that are not this board's own; only if ``gather_ready``.
     ``arrive`` (bit per strip of the word), ``arrive_word`` : strips of other boards are written at the end of this
@@ -33,8 +34,8 @@ class Scoreboard(wiring.Component):
     ``word_a``, ``word_b`` : strip words to look up; ``busy_a`` ... : bit per strip of the word, in the same cycle.
     ``awaited_a`` : strips of ``word_a`` that have not come from other boards; ``soon_a`` : the word may belong to a
         vector that is being announced, so that ``awaited_a`` does not tell yet.
-    ``mark_busy`` : ``mark_strip`` is busy. ``mark_awaited`` : it is awaited from another board, or that
-        cannot be told.
+    ``mark_busy`` : ``mark_strip``, or one of the two, is busy. ``mark_awaited`` : it is awaited from another board, or
+        that cannot be told.
 
     Timing: combinational look-up; marks and clears count from the next cycle on. A GATHER takes a cycle a word, from
     the lowest up; ``level`` a cycle a word of the activation memory.
@@ -46,7 +47,7 @@ class Scoreboard(wiring.Component):
         self._words = -(-config.strip_addresses // self._strips)
         strip = ceil_log2(config.strip_addresses)
         word = ceil_log2(self._words)
-        members = {"mark": In(1), "mark_strip": In(strip), "mark_busy": Out(1)}
+        members = {"mark": In(1), "mark_strip": In(strip), "mark_two": In(1), "mark_busy": Out(1)}
         members |= {"clear": In(1), "clear_strip": In(strip)}
         members |= {"gather": In(1), "gathered": In(gather_layout()), "gather_ready": Out(1)}
         members |= {"arrive": In(self._strips), "arrive_word": In(ceil_log2(config.act_words))}
@@ -66,25 +67,31 @@ class Scoreboard(wiring.Component):
             for port in ports:
                 m.d.comb += port.addr.eq(getattr(self, f"word_{name}"))
             m.d.comb += getattr(self, f"busy_{name}").eq(ports[0].data ^ ports[1].data)
-        for memory, enable, strip in ((issued, self.mark, self.mark_strip), (written, self.clear, self.clear_strip)):
+        pair = Cat(1, self.mark_two & self.config.has_int8)
+        for memory, enable, strip, which in (
+            (issued, self.mark, self.mark_strip, pair),
+            (written, self.clear, self.clear_strip, Const(1, 1)),
+        ):
             now = memory.read_port(domain="comb")
             write = memory.write_port()
+            bits = Signal(self._strips, name=f"{'issued' if memory is issued else 'written'}_bits")
             m.d.comb += [
+                bits.eq(which << (strip & (self._strips - 1))),
                 now.addr.eq(strip >> shift),
                 write.addr.eq(strip >> shift),
-                write.data.eq(now.data ^ (1 << (strip & (self._strips - 1)))),
+                write.data.eq(now.data ^ bits),
                 write.en.eq(enable),
             ]
             if memory is issued:
                 other = written.read_port(domain="comb")
                 m.d.comb += [
                     other.addr.eq(strip >> shift),
-                    self.mark_busy.eq((now.data ^ other.data).bit_select(strip & (self._strips - 1), 1)),
+                    self.mark_busy.eq(((now.data ^ other.data) & bits).any()),
                 ]
-        self._others(m, shift)
+        self._others(m, shift, pair)
         return m
 
-    def _others(self, m: Module, shift: int) -> None:
+    def _others(self, m: Module, shift: int, pair) -> None:
         """Strips of other boards."""
         words = self.config.act_words
         m.submodules.announced = announced = Memory(shape=self._strips, depth=words, init=[])
@@ -99,7 +106,7 @@ class Scoreboard(wiring.Component):
         m.d.comb += [
             self.awaited_a.eq((looked[0].data ^ looked[1].data) & (self.word_a < words).replicate(self._strips)),
             mark_awaited.eq(
-                (marked[0].data ^ marked[1].data).bit_select(self.mark_strip & (self._strips - 1), 1)
+                ((marked[0].data ^ marked[1].data) & (pair << (self.mark_strip & (self._strips - 1)))).any()
                 & (mark_word < words)
             ),
             now.addr.eq(self.arrive_word),

@@ -158,9 +158,11 @@ class Softmax(wiring.Component):
             queue.r_en.eq(tag.last),
             self.row_free.eq(queue.r_rdy),
         ]
+        turn = Signal(lane_shift)  # by which the head turns its slots
+        m.d.comb += turn.eq(entry.head << ceil_log2(cfg.rows))
         for n in range(cfg.lanes):
             rotated = Signal(lane_shift, name=f"rotated_{n}")
-            m.d.comb += [rotated.eq(n - entry.head[:lane_shift]), tag.mask[n].eq(~tag.last | (rotated < entry.fill))]
+            m.d.comb += [rotated.eq(n - turn), tag.mask[n].eq(~tag.last | (rotated < entry.fill))]
         m.d.sync += maximum.eq(entry.maximum)
         m.d.comb += self.score_max.eq(maximum)
         with m.If(queue.r_rdy):

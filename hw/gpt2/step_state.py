@@ -22,6 +22,7 @@ class _OpenProduct:
     acc: int
     strips: int
     params: int
+    scaled: bool
     param_slots: frozenset[int]
 
 
@@ -80,15 +81,17 @@ class StepState:
         return frozenset((mm.acc + s) % depth for s in range(min(strips, depth)))
 
     def _product(self, mm: Instruction) -> Iterator[Violation]:
-        ours = None
+        ours, scaled = None, mm.op == Op.MM and self._config.has_int8
         if not mm.first:
             ours = next((p for p in self._open if p.acc == mm.acc), None)
             if ours is None or ours.strips != mm.strips:
                 yield "rule 3", f"first=0, but no run left {mm.strips} strips open at acc {mm.acc}"
             elif ours.params != mm.params:
                 yield "section 3", f"params {Params(mm.params).name}, the first run took {Params(ours.params).name}"
+            elif ours.scaled != scaled:
+                yield "section 3", "runs of a product with int8 weights are all MM: EMB takes no scales"
         open_strips = mm.strips if not (mm.first and mm.last) else min(mm.group, mm.strips)
-        with_params = mm.params != Params.NONE
+        with_params = scaled or mm.params != Params.NONE
         block = self._config.param_strips
         rows = -(-mm.strips // block) * block if mm.first and with_params else 0  # padding is stored too
         yield from self._collisions(mm.acc, open_strips, self._param_slots(mm, rows), ours)
@@ -97,7 +100,7 @@ class StepState:
         if not mm.last:
             if mm.first:
                 used = self._param_slots(mm, mm.strips if with_params else 0)
-                self._open.append(_OpenProduct(mm.acc, mm.strips, mm.params, used))
+                self._open.append(_OpenProduct(mm.acc, mm.strips, mm.params, scaled, used))
             return
         if mm.params == Params.NORM and not self._norm[mm.norm]:
             yield "rule 3", f"LayerNorm scalars {mm.norm} were not computed before in this step"

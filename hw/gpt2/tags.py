@@ -14,7 +14,7 @@ from hw.board.memory_ports import pop_stages
 from hw.gpt2.config import CoreConfig
 from hw.numerics.dot import DotTile
 
-__all__ = ["Destination", "Operation", "Stages", "tag_layout"]
+__all__ = ["Destination", "Operation", "ParamKind", "Stages", "tag_layout"]
 
 
 class Operation(enum.Enum, shape=2):
@@ -23,6 +23,14 @@ class Operation(enum.Enum, shape=2):
     NONE = 0
     PARAM = 1  # a parameter row
     TILE = 2
+
+
+class ParamKind(enum.Enum, shape=2):
+    """What a parameter row holds."""
+
+    BIAS = 0
+    COLUMN_SUM = 1
+    SCALE = 2  # of int8 weights
 
 
 class Destination(enum.Enum, shape=3):
@@ -38,11 +46,12 @@ class Destination(enum.Enum, shape=3):
 class Stages:
     """Cycles after issue.
 
-    ``operand``: the row leaves its FIFOs and the operand memories are read; ``lane``: row, word and patch at the lane's
-    inputs; ``accumulate``: tile sum at the adder; ``drain``: final sum at the drain unit; ``linear``: fp32 result in
-    the lane, ``report``: the same back from the lanes; ``convert``: at the rounding to fp16; ``write``: fp16 strip at
-    the memories. A strip that is written in a cycle can be read by a tile whose ``operand`` stage is one cycle later,
-    so it is free to issue ``operand`` cycles before that (``written``).
+    ``operand``: the row leaves its FIFOs and the operand memories are read; ``lane``: operand word at the lane's
+    inputs; ``patched``: weights with new keys and values there; ``accumulate``: tile sum at the adder; ``total``: final
+    sum behind it; ``drain``: at the drain unit, scaled if it must be; ``linear``: fp32 result in the lane, ``report``:
+    the same back from the lanes; ``convert``: at the rounding to fp16; ``write``: fp16 strip at the memories. A strip
+    that is written in a cycle can be read by a tile whose ``operand`` stage is one cycle later, so it is free to issue
+    ``operand`` cycles before that (``written``).
     """
 
     config: CoreConfig
@@ -58,14 +67,24 @@ class Stages:
         return self.operand + 2 + self.config.slr_stages
 
     @property
+    def patched(self) -> int:
+        """The register behind the patch."""
+        return self.lane + 1
+
+    @property
     def accumulate(self) -> int:
-        """Patch register, dot tile, register."""
-        return self.lane + 1 + DotTile.latency_of(self.config.tile) + 1
+        """Dot tile, register."""
+        return self.patched + DotTile.latency_of(self.config.tile) + 1
+
+    @property
+    def total(self) -> int:
+        """The adder's three registers and the one behind it."""
+        return self.accumulate + 4
 
     @property
     def drain(self) -> int:
-        """The adder's three registers and the one behind it."""
-        return self.accumulate + 4
+        """With int8 weights at the earliest: an entry of the result queue, and multiply 3 + 1."""
+        return self.total + (5 if self.config.has_int8 else 0)
 
     @property
     def linear(self) -> int:
@@ -99,11 +118,17 @@ class Stages:
 
 
 def tag_layout(config: CoreConfig) -> data.StructLayout:
-    """Fields of a tag. Widths come from the core's sizes; ``dst`` is a strip address, ``index`` a strip index."""
+    """Fields of a tag. Widths come from the core's sizes; ``dst`` is a strip address, ``index`` a strip index.
+
+    A tile of int8 weights has two results (``two``); its tag is that of the even one but for ``strip_last``, ``flush``
+    and ``commit``, which are the odd one's.
+    """
+    two = {"two": 1, "mask_odd": config.lanes} if config.has_int8 else {}
     return data.StructLayout(
         {
+            **two,
             "operation": Operation,
-            "column_sum": 1,  # PARAM: column sums, else biases
+            "param_kind": ParamKind,
             "param": range(config.param_depth),  # first strip of a PARAM row, strip of a TILE
             "first": 1,  # accumulator starts from its initial value
             "bias": 1,  # ... which is the bias, else +0
@@ -126,9 +151,11 @@ def tag_layout(config: CoreConfig) -> data.StructLayout:
             "flush": 1,  # what was sent up to here shall go out
             "commit": 2,
             "layer": 8,
-            "position": 16,
-            "mask": config.lanes,  # lanes whose result counts
-            "score_row": range(config.score_rows),  # where a strip of scores waits for the exponential
+            "rows": config.rows,  # rows that take part
+            "position": data.ArrayLayout(16, config.rows),
+            "mask": data.ArrayLayout(config.lanes, config.rows),  # lanes whose result counts
+            # where a strip of scores waits for the exponential
+            "score_row": data.ArrayLayout(range(config.score_rows), config.rows),
             "prob": range(config.prob_words),  # first probability word of the head
         }
     )

@@ -26,6 +26,8 @@ SMALL = core_config("16x4")
         ({"score_rows": 300}, ["score_rows must be a power of two, got 300"]),
         ({"fifo_words": 180}, ["fifo_words must be a power of two, got 180"]),
         ({"fifo_words": 16}, ["fifo_words must be 32 to 4096, got 16"]),
+        ({"rows": 3}, ["rows must be 1, 2 or 4, got 3"]),
+        ({"rows": 4, "lanes": 2, "channels": 2}, ["rows must be at most lanes (2), got 4"]),
     ],
 )
 def test_what_cannot_be_built_is_refused(change, words):
@@ -54,5 +56,33 @@ def test_another_format_is_refused(old, new, words):
 
 
 def test_unknown_core_lists_the_known_ones():
-    with pytest.raises(ConfigError, match="16x4, 64x16"):
+    with pytest.raises(ConfigError, match=r"16x4, 16x4r2, 16x4r4, .*64x16, 64x16r2, 64x16r4"):
         core_config("8x8")
+
+
+def test_rows_are_told_by_the_name_or_beside_it():
+    for base in ("16x4", "64x16"):
+        assert core_config(base).rows == 1 and core_config(base).has_ring
+        for rows in (2, 4):
+            config = core_config(base, rows)
+            assert config == core_config(f"{base}r{rows}")
+            assert config == dataclasses.replace(core_config(base), name=f"{base}r{rows}", rows=rows)
+            assert not config.has_ring
+    with pytest.raises(ConfigError, match="unknown core '16x4r3'"):
+        core_config("16x4", 3)
+
+
+def test_int8_weights_are_told_beside_the_name():
+    config = core_config("16x4", 2, "int8")
+    assert (config.name, config.rows, config.weights, config.mm_strips) == ("16x4r2i8", 2, "int8", 2)
+    assert CoreConfig.from_json(config.to_json()) == config
+    assert config.digest != core_config("16x4", 2).digest and core_config("16x4").mm_strips == 1
+    for change, words in (({"weights": "int4"}, "fp16 or int8, got 'int4'"), ({"lanes": 16}, "two strips or more")):
+        with pytest.raises(ConfigError, match=words):
+            dataclasses.replace(config, **change)
+
+
+def test_a_core_that_programs_were_made_for_keeps_its_digest():
+    """A program names its core by the digest: programs from before there were rows and int8 weights still run."""
+    assert core_config("16x4").digest.startswith("f678cf49158f2134")
+    assert core_config("64x16").digest.startswith("65f8fe73ea8fc6cc")

@@ -1,4 +1,5 @@
-"""Operand memories against a model of dicts: words, masks, patches, rows; strips stored up to the cycle of the read."""
+"""Operand memories against a model of dicts: words, masks, new keys and values; strips stored up to the cycle of the
+read."""
 
 import random
 
@@ -53,13 +54,11 @@ def history(config, rng, at_once):
         question = {
             "kind": Source[kind],
             "word": rng.choice(hot.get(kind, [5])),
-            "mask": rng.getrandbits(t),
-            "patch_key": 1 << rng.randrange(config.lanes),
             "key_word": rng.choice(hot["key"]),
-            "patch_value": 1 << rng.randrange(t),
             "value_strip": rng.choice(hot["value"]),
         }
-        asked = kind, question
+        elements = rng.getrandbits(t)
+        asked = kind, question, elements
         store = rng.random() < 0.6
         where = rng.choice(["activation", "key", "value"])
         index = rng.choice(hot[where])
@@ -70,11 +69,10 @@ def history(config, rng, at_once):
         }[where]
         data, prob = rng.getrandbits(16 * config.lanes), rng.getrandbits(16 * config.lanes)
         prob_write, prob_word, prob_strip = rng.random() < 0.4, rng.choice(hot["probability"]), rng.randrange(s)
-        row = rng.getrandbits(16 * t * config.lanes)
         key_addr, value_addr = rng.choice(hot["key"]), rng.choice(hot["value"])
         inputs = {
             "source": sum(question[name] << field.offset for name, field in layout),
-            "row": row,
+            "elements": elements,
             "store": store,
             "store_strip": address,
             "store_data": data,
@@ -85,22 +83,19 @@ def history(config, rng, at_once):
             "key_addr": key_addr,
             "value_addr": value_addr,
         }
-        # this cycle's row and memories belong to the tile that was issued `operand` cycles ago
+        # this cycle's memories belong to the tile that was issued `operand` cycles ago
         rows.append((inputs, asked))
         stores = [(address, data)] * store + [(("prob", prob_word, prob_strip), prob)] * prob_write
         model.strips |= dict(stores if at_once else [])
         if cycle >= operand:
-            kind, question = rows[cycle - operand][1]
+            kind, question, elements = rows[cycle - operand][1]
             word = ONE * sum(1 << 16 * i for i in range(t)) if kind == "one_hot" else model.word(kind, question["word"])
             at_read.append(
                 {
                     "word": word,
-                    "mask": question["mask"],
+                    "mask": elements,
                     "key": model.word("key", question["key_word"]),
-                    "patch_key": question["patch_key"],
                     "values": model.strips.get(config.new_value_base + question["value_strip"]),
-                    "patch_value": question["patch_value"],
-                    "lane_row": row,
                     "key_data": model.word("key", key_addr),
                     "value_data": model.strips.get(config.new_value_base + value_addr),
                 }
@@ -156,4 +151,4 @@ def test_twin_that_looks_a_cycle_later_differs():
 def test_twin_that_sees_strips_in_the_cycle_of_their_store_differs():
     found = differences(SMALL, at_once=True)
     assert all(found[name] for name in ("word", "key", "values", "key_data", "value_data"))
-    assert not any(found[name] for name in ("mask", "patch_key", "patch_value", "lane_row"))
+    assert not found["mask"]

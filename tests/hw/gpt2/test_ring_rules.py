@@ -210,6 +210,14 @@ def test_registers(registers, line):
     assert any(line in text for text in lines), lines
 
 
+def test_a_core_with_rows_has_no_ring():
+    lines = check_program(PROGRAM, REGISTERS, core_config("16x4r2"))
+    assert [line for line in lines if "rule 7" in line] == [
+        "program: rule 7: register ring_boards is 2, core 16x4r2 has no ring"
+    ]
+    assert not [line for line in found(PROGRAM) if "rule 7" in line]  # twin: the same on one row
+
+
 # Split products (docs/ring.md, section 2)
 
 

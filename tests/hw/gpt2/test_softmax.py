@@ -27,15 +27,17 @@ CYCLES = 900
 
 @dataclasses.dataclass
 class Head:
-    """Scores (fp32 bits, strips x lanes) of a head at a position; ``prob`` is its first probability word."""
+    """Scores (fp32 bits, strips x lanes) of a head at a position, for a core of so many rows; ``prob`` is its first
+    probability word."""
 
     number: int
     position: int
     prob: int
     scores: np.ndarray
+    rows: int = 1
 
     def valid(self, tile):
-        return np.array([((n - self.number) & (N - 1)) < self.position + 1 - tile * N for n in range(N)])
+        return np.array([((n - self.rows * self.number) & (N - 1)) < self.position + 1 - tile * N for n in range(N)])
 
     def golden(self):
         """fp16 bits of the exponentials (strips x lanes), fp32 bits of 1/sum."""
@@ -51,13 +53,13 @@ def exponential(score, maximum):
     return int(exp_negative(int(fp32_add(int(score), maximum ^ NEGATIVE))))
 
 
-def heads(seed):
+def heads(seed, rows=1):
     rng = np.random.default_rng(seed)
     print(f"seed {seed}")
     made = []
     for number, position in enumerate((0, 37, 36, 3, 63, 12, 50, 18)):
         scores = (rng.normal(size=(position // N + 1, N)) * 4).astype(np.float32).view(np.uint32)
-        made.append(Head(number, position, 4 * number + 1, scores))
+        made.append(Head(number, position, 4 * number + 1, scores, rows))
     made[5].scores[1, 1] = FP32_NAN
     return made
 
@@ -151,6 +153,16 @@ def check(sent, play):
 def test_equals_golden(unit, gap):
     sent = heads(1)
     check(sent, Play(unit, sent, gap=gap))
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_slots_turn_by_the_rows(unit, rows):
+    """The unit of a core with one row, the twin, adds up other slots."""
+    sent, of_rows = heads(6, rows), VerilatedUnit(Softmax(dataclasses.replace(CONFIG, rows=rows)))
+    check(sent, Play(of_rows, sent))
+    of_rows.close()
+    with pytest.raises(AssertionError, match="1/sum of head"):
+        check(sent, Play(unit, sent))
 
 
 def test_twin_that_needs_the_sum_earlier_fails(unit):
