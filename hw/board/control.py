@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -16,6 +16,7 @@ from hw.board.gpt2_map import (
     ErrorCode,
     RunState,
     gpt2_register_map,
+    row_register,
 )
 from hw.board.window_memory import WindowMemory
 from hw.bus.axi import AxiLiteSignature
@@ -39,8 +40,8 @@ class Gpt2Control(wiring.Component):
 
     Members
     -------
-    ``s_axi_control`` : AXI4-Lite slave of 64 KiB. Answers SLVERR to an offset that is not in the map, a write to a
-        read-only register, a write of a part of a word, and any write but to ``ctrl`` and ``cancel`` while a run
+    ``s_axi_control`` : AXI4-Lite slave of the map's size. Answers SLVERR to an offset that is not in the map, a write
+        to a read-only register, a write of a part of a word, and any write but to ``ctrl`` and ``cancel`` while a run
         lasts; these writes do nothing.
     ``core`` : everything of ``hw.board.core_interface.core_members``, flipped.
     ``core_reset`` : reset of the core, for RESET_CYCLES at the end of each run.
@@ -51,8 +52,9 @@ class Gpt2Control(wiring.Component):
     ``ctrl`` reads bit 1 done (since the last run's end, until the next start), bits 2 idle and 3 ready (no run lasts);
     bit 0 reads as 0, so that a read-modify-write of the register starts nothing by itself. A write of 1 to bit 0 starts
     if idle and is ignored otherwise. Start clears done, error and all counters, counts ``start_count`` and sets
-    tokens_valid to prompt_end. IDLE -> RUN -> DRAIN -> RESET -> IDLE; a start with registers out of range (docs/core.md
-    section 2, and context_limit above the core's context) goes to RESET at once with error START.
+    each row's tokens_valid to its prompt_end. IDLE -> RUN -> DRAIN -> RESET -> IDLE; a start with registers out of
+    range (docs/core.md section 2, docs/rows.md section 2, and context_limit above the core's context) goes to RESET at
+    once with error START.
     ``done_count`` counts when IDLE is reached: whoever remembers the count from before the start cannot miss a done.
     The first error of a run is kept; cancel counts as one, and does nothing in DRAIN.
     Each cycle outside IDLE adds one to ``cycles`` and to exactly one of ``tiles`` and the stall counters (DRAIN and
@@ -98,7 +100,8 @@ class Gpt2Control(wiring.Component):
         layout = run_config_layout(self.config)
         self._registers: dict[str, Signal] = {}
         for name, field in layout:
-            width = 32 if name in _CHECKED else field.width
+            checked = name in (row_register(each, r) for each in _CHECKED for r in range(self.config.rows))
+            width = 32 if checked else field.width
             self._registers[name] = self._values[name] = Signal(width, name=name)
             m.d.comb += self.core.cfg[name].eq(self._registers[name])
 
@@ -108,34 +111,52 @@ class Gpt2Control(wiring.Component):
         done = Signal()
         done_count, start_count = Signal(32, name="done_count"), Signal(32, name="start_count")
         error, error_info = Signal(8, name="error"), Signal(32, name="error_info")
-        tokens_valid = Signal(16, name="tokens_valid")
+        rows = range(config.rows)
+        tokens_valid = [Signal(16, name=row_register("tokens_valid", r)) for r in rows]
         quiet = Signal(range(DRAIN_CYCLES + 1))
         left = Signal(range(RESET_CYCLES + 1))
-        position, prompt_end, limit = registers["position"], registers["prompt_end"], registers["context_limit"]
+        batch = registers["flags"][1] if config.rows > 1 else Const(0, 1)
+        taking_part = Mux(batch, registers["batch_rows"], 1) if config.rows > 1 else Const(1, 1)
+        limit = registers["context_limit"]
         boards, most_boards = registers["ring_boards"], MAX_BOARDS if config.has_ring else 1
-        in_range = (
-            (position < limit)
-            & (prompt_end > position)
-            & (prompt_end <= limit)
-            & (limit <= config.context)
-            & (registers["max_new_tokens"] != 0)
-            & ((boards <= 1) | ((boards <= most_boards) & (registers["ring_board"] < boards)))
-        )
+        in_range = Signal(name="in_range")
+        wrong = Signal(config.rows, name="wrong_rows")
+        wrong_position = Signal(32, name="wrong_position")
+        m.d.comb += [
+            in_range.eq(
+                (wrong == 0)
+                & (taking_part != 0)
+                & (limit <= config.context)
+                & ((boards <= 1) | ((boards <= most_boards) & (registers["ring_board"] < boards)))
+            ),
+            wrong_position.eq(registers["position"]),
+        ]
+        for r in reversed(rows):
+            position, prompt_end, most = (registers[row_register(name, r)] for name in _CHECKED[:3])
+            legal = (position < limit) & (prompt_end > position) & (prompt_end <= limit) & (most != 0)
+            m.d.comb += wrong[r].eq(taking_part[r] & ~legal)
+            with m.If(wrong[r]):
+                m.d.comb += wrong_position.eq(position)
         m.d.comb += [
             core.run.eq(self.state == RunState.RUN),
             core.error.eq(error),
-            core.tokens_valid.eq(tokens_valid),
+            core.tokens_valid.eq(tokens_valid[0]),
             self.core_reset.eq(self.state == RunState.RESET),
         ]
         with m.Switch(self.state):
             with m.Case(RunState.IDLE):
                 with m.If(self._start):
                     m.d.sync += [done.eq(0), error.eq(ErrorCode.NONE), error_info.eq(0), quiet.eq(0)]
-                    m.d.sync += [left.eq(RESET_CYCLES), tokens_valid.eq(prompt_end), start_count.eq(start_count + 1)]
+                    m.d.sync += [left.eq(RESET_CYCLES), start_count.eq(start_count + 1)]
+                    m.d.sync += [tokens_valid[r].eq(registers[row_register("prompt_end", r)]) for r in rows]
                     with m.If(in_range):
                         m.d.sync += self.state.eq(RunState.RUN)
                     with m.Else():
-                        m.d.sync += [self.state.eq(RunState.RESET), error.eq(ErrorCode.START), error_info.eq(position)]
+                        m.d.sync += [
+                            self.state.eq(RunState.RESET),
+                            error.eq(ErrorCode.START),
+                            error_info.eq(wrong_position),
+                        ]
             with m.Case(RunState.RUN):
                 with m.If(core.finish | core.fail | self._cancel):
                     m.d.sync += self.state.eq(RunState.DRAIN)
@@ -152,8 +173,10 @@ class Gpt2Control(wiring.Component):
         active = (self.state == RunState.RUN) | (self.state == RunState.DRAIN)
         with m.If(active & core.fail & (error == ErrorCode.NONE)):
             m.d.sync += [error.eq(core.fail_code), error_info.eq(core.fail_info)]
-        with m.If(core.token_write):
-            m.d.sync += tokens_valid.eq(core.token_write_addr + 1)
+        for r in rows:
+            with m.If(core.token_write & (core.token_write_row == r)):
+                m.d.sync += tokens_valid[r].eq(core.token_write_addr + 1)
+        self._values |= {row_register("tokens_valid", r): tokens_valid[r] for r in rows}
         self._values |= {
             "ctrl": Cat(Const(0, 1), done, self._idle, self._idle),
             "done_count": done_count,
@@ -161,7 +184,6 @@ class Gpt2Control(wiring.Component):
             "error": error,
             "error_info": error_info,
             "state": Value.cast(self.state),
-            "tokens_valid": tokens_valid,
         }
 
     def _counters(self, m: Module) -> None:
@@ -203,18 +225,29 @@ class Gpt2Control(wiring.Component):
         core, config, slave = self.core, self.config, self._slave
         m.submodules.instructions = instructions = WindowMemory(config.instructions, 128, 1)
         m.submodules.descriptors = descriptors = WindowMemory(config.descriptors, 128, 1)
-        m.submodules.tokens = tokens = WindowMemory(config.context + 1, 32, 3)
+        tokens = [WindowMemory(config.context + 1, 32, 3) for _ in range(config.rows)]
+        for r, memory in enumerate(tokens):
+            m.submodules[row_register("tokens", r)] = memory
+            m.d.comb += [
+                memory.read_addr[0].eq(core.token_addr_core),
+                memory.read_addr[1].eq(core.token_addr_reader),
+            ]
+        # the row that was addressed a cycle ago
+        row_core, row_reader = Signal.like(core.token_row_core), Signal.like(core.token_row_reader)
+        m.d.sync += [row_core.eq(core.token_row_core), row_reader.eq(core.token_row_reader)]
         m.d.comb += [
             instructions.read_addr[0].eq(core.instr_addr),
             core.instr_data.eq(instructions.read_data[0]),
             descriptors.read_addr[0].eq(core.desc_addr),
             core.desc_data.eq(descriptors.read_data[0]),
-            tokens.read_addr[0].eq(core.token_addr_core),
-            core.token_data_core.eq(tokens.read_data[0]),
-            tokens.read_addr[1].eq(core.token_addr_reader),
-            core.token_data_reader.eq(tokens.read_data[1]),
+            core.token_data_core.eq(Array([memory.read_data[0] for memory in tokens])[row_core]),
+            core.token_data_reader.eq(Array([memory.read_data[1] for memory in tokens])[row_reader]),
         ]
-        self._windows = {"instructions": instructions, "descriptors": descriptors, "tokens": tokens}
+        self._windows = {
+            "instructions": instructions,
+            "descriptors": descriptors,
+            **{row_register("tokens", r): memory for r, memory in enumerate(tokens)},
+        }
         for name, memory in self._windows.items():
             window = self.map.window(name)
             index = (slave.write_addr - window.offset)[(window.stride - 1).bit_length() :]
@@ -225,12 +258,13 @@ class Gpt2Control(wiring.Component):
                 memory.write_data.eq(slave.write_data),
                 memory.write.eq(slave.write & self._idle & self._inside(name, slave.write_addr)),
             ]
-        with m.If(core.token_write):
-            m.d.comb += [
-                tokens.write.eq(1),
-                tokens.write_index.eq(core.token_write_addr),
-                tokens.write_data.eq(core.token_write_data),
-            ]
+        for r, memory in enumerate(tokens):
+            with m.If(core.token_write & (core.token_write_row == r)):
+                m.d.comb += [
+                    memory.write.eq(1),
+                    memory.write_index.eq(core.token_write_addr),
+                    memory.write_data.eq(core.token_write_data),
+                ]
 
     def _inside(self, name: str, address: Value) -> Value:
         window = self.map.window(name)
@@ -258,7 +292,8 @@ class Gpt2Control(wiring.Component):
 
     def _read(self, m: Module) -> None:
         """Read multiplexer over pairs of words, capture of counters' high words, token window."""
-        slave, tokens = self._slave, self._windows["tokens"]
+        slave = self._slave
+        tokens = {name: self._windows[name] for name in (row_register("tokens", r) for r in range(self.config.rows))}
         words: dict[int, Value] = {}
         captured_pairs = set()
         for register in self.map:
@@ -281,9 +316,11 @@ class Gpt2Control(wiring.Component):
                     m.d.comb += captured.eq(index in captured_pairs)
             with m.Default():
                 m.d.comb += known.eq(Cat(self._inside(name, slave.read_addr) for name in self._windows).any())
-        result, from_tokens, unknown = Signal(32, name="result"), Signal(name="from_tokens"), Signal(name="unknown")
+        result, unknown = Signal(32, name="result"), Signal(name="unknown")
+        from_tokens = Signal(len(tokens), name="from_tokens")  # the window that was read, if any
         with m.If(slave.read):
-            m.d.sync += [from_tokens.eq(self._inside("tokens", slave.read_addr)), unknown.eq(~known)]
+            inside = Cat(self._inside(name, slave.read_addr) for name in tokens)
+            m.d.sync += [from_tokens.eq(inside), unknown.eq(~known)]
             with m.If(~slave.read_addr[2]):
                 m.d.sync += result.eq(low)
                 with m.If(captured):
@@ -292,8 +329,8 @@ class Gpt2Control(wiring.Component):
                 m.d.sync += result.eq(high)
                 with m.If(captured & (kept_pair == pair)):
                     m.d.sync += [result.eq(high_kept), kept_pair.eq(0)]  # pair 0 is no counter
-        m.d.comb += [
-            tokens.read_addr[2].eq(slave.read_addr[2:] - (self.map.window("tokens").offset >> 2)),
-            slave.read_data.eq(Mux(from_tokens, tokens.read_data[2], result)),
-            slave.read_error.eq(unknown),
-        ]
+        m.d.comb += [slave.read_data.eq(result), slave.read_error.eq(unknown)]
+        for i, (name, memory) in enumerate(tokens.items()):
+            m.d.comb += memory.read_addr[2].eq(slave.read_addr[2:] - (self.map.window(name).offset >> 2))
+            with m.If(from_tokens[i]):
+                m.d.comb += slave.read_data.eq(memory.read_data[2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Member, Out
 
@@ -16,7 +18,7 @@ ADDRESS_BITS = 34  # byte addresses of the U280's HBM and DDR
 _BITS = {
     "position": 16,
     "prompt_end": 16,
-    "flags": 1,
+    "flags": 2,
     "stop_count": 3,
     "context_limit": 16,
     "width": 16,
@@ -33,8 +35,11 @@ _BITS = {
     "ring_run": 8,
     "ring_key": 64,
     "token_offset": 20,
+    "seed": 64,
+    "sampling": 55,
 }
 _ROW_BITS = 28
+_ROW_SUFFIX = re.compile(r"_[1-3]$")  # of a register that belongs to one row of a batch
 
 
 def run_config_layout(config: CoreConfig) -> data.StructLayout:
@@ -48,12 +53,15 @@ def run_config_layout(config: CoreConfig) -> data.StructLayout:
     for register in gpt2_register_map(config):
         if register.access != "rw" or register.name == "ctrl":
             continue
+        name = _ROW_SUFFIX.sub("", register.name)
         if register.name.startswith("hbm"):
             bits = ADDRESS_BITS
-        elif register.name.endswith(("_base", "_layer_rows", "_head_rows")):
+        elif name.endswith(("_base", "_layer_rows", "_head_rows")):
             bits = _ROW_BITS
+        elif name == "batch_rows":
+            bits = config.rows
         else:
-            bits = _BITS.get(register.name, 32)
+            bits = _BITS.get(name, 32)
         fields[register.name] = bits
     return data.StructLayout(fields)
 
@@ -69,10 +77,10 @@ def core_members(config: CoreConfig) -> dict[str, Member]:
     ``instr_addr``/``instr_data``, ``desc_addr``/``desc_data`` : instruction and access memory; data one cycle after
         the address.
     ``token_addr_core``/``token_data_core``, ``token_addr_reader``/``token_data_reader`` : token memory, two readers,
-        likewise.
-    ``tokens_valid`` : tokens[0 .. tokens_valid) are valid; follows ``token_write`` by one cycle, when the token can
-        be read.
-    ``token_write``, ``token_write_addr``, ``token_write_data`` : append a token.
+        likewise; ``token_row_core``, ``token_row_reader`` : of which row.
+    ``tokens_valid`` : row 0's tokens[0 .. tokens_valid) are valid; follows ``token_write`` by one cycle, when the
+        token can be read.
+    ``token_write``, ``token_write_row``, ``token_write_addr``, ``token_write_data`` : append a token.
     ``finish`` : pulse, the run ended as the program wants. ``fail`` : pulse with ``fail_code`` (ErrorCode) and
         ``fail_info``.
     ``drained`` : no read or write is outstanding and all pipelines are empty; looked at only while ``run`` is 0.
@@ -88,11 +96,14 @@ def core_members(config: CoreConfig) -> dict[str, Member]:
         "desc_addr": Out(range(config.descriptors)),
         "desc_data": In(128),
         "token_addr_core": Out(range(config.context + 1)),
+        "token_row_core": Out(range(config.rows)),
         "token_data_core": In(32),
+        "token_row_reader": Out(range(config.rows)),
         "token_addr_reader": Out(range(config.context + 1)),
         "token_data_reader": In(32),
         "tokens_valid": In(16),
         "token_write": Out(1),
+        "token_write_row": Out(range(config.rows)),
         "token_write_addr": Out(16),
         "token_write_data": Out(32),
         "finish": Out(1),

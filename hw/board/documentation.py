@@ -8,6 +8,7 @@ from __future__ import annotations
 import pathlib
 
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode, gpt2_register_map
+from hw.bus.registers import RegisterMap
 from hw.gpt2.config import core_config
 from hw.gpt2.isa import ACCESS_FIELDS, FIELDS, AccessKind, Commit, Op, Operand, Params, Path
 
@@ -15,6 +16,7 @@ __all__ = ["isa_page", "pages", "registers_page"]
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CORE = "16x4"
+_ROWS = 4
 _MEANING = {
     "op": "operation",
     "decode_only": "skipped while prompt tokens remain",
@@ -74,9 +76,21 @@ def isa_page() -> str:
     )
 
 
+def _of_rows() -> RegisterMap:
+    """What a core with several rows has on top."""
+    one, many = gpt2_register_map(core_config(_CORE)), gpt2_register_map(core_config(_CORE, _ROWS))
+    registers, windows = {register.name for register in one}, {window.name for window in one.windows}
+    return RegisterMap(
+        many.name,
+        many.size,
+        tuple(register for register in many if register.name not in registers),
+        tuple(window for window in many.windows if window.name not in windows),
+    )
+
+
 def registers_page() -> str:
     """Memory map of the kernel, error codes and stall causes."""
-    table = gpt2_register_map(core_config(_CORE))
+    table, of_rows = gpt2_register_map(core_config(_CORE)), _of_rows()
     codes = "\n".join(f"* {code.value} {code.name}" for code in ErrorCode)
     causes = ", ".join(f"{index} {cause}" for index, cause in enumerate(STALL_CAUSES))
     return (
@@ -85,6 +99,8 @@ def registers_page() -> str:
         "(other cores differ in the number of `hbm` registers and the sizes of windows).\n"
         "Registers of more than 32 bits are words, low word first; reading a counter's low word keeps its high word.\n"
         f"\n{table.markdown()}\nError codes:\n\n{codes}\n\nStall causes, by priority: {causes}.\n"
+        f"\n## Several rows\n\nA core with R rows ([rows.md](rows.md)) has these on top, for rows 1 to R-1 "
+        f"(here R = {_ROWS}), and a map of {of_rows.size >> 10} KiB.\n\n{of_rows.markdown()}"
     )
 
 

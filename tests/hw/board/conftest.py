@@ -1,9 +1,12 @@
 """An AXI4 memory for Amaranth's simulator: random delays within the protocol, and checks of what the master does; pairs
-of clocks for what stands between it and the core."""
+of clocks for what stands between it and the core; the host of a kernel's control."""
 
 import collections
 
 import pytest
+from amaranth.sim import Simulator
+
+from hw.board.gpt2_map import RunState
 
 # Period and first rising edge of the core's clock and of the ports', in a common unit.
 CLOCKS = {
@@ -157,3 +160,112 @@ def clocks(request):
 def clocks_by_name():
     """One pair of clocks for tests that do not need all."""
     return {name: {"sync": core, "port": port} for name, (core, port) in CLOCKS.items()}
+
+
+GOOD_RUN = {"position": 0, "prompt_end": 3, "max_new_tokens": 5, "context_limit": 64}
+
+
+class ControlHost:
+    """AXI4-Lite master and core in one testbench."""
+
+    def __init__(self, ctx, control):
+        self.ctx, self.control, self.bus, self.core = ctx, control, control.s_axi_control, control.core
+        self.map = control.map
+        self.cycle = 0
+
+    async def tick(self, cycles=1):
+        for _ in range(cycles):
+            await self.ctx.tick()
+            self.cycle += 1
+
+    async def write_word(self, offset, value, aw_delay=0, w_delay=0, strobe=15):
+        ctx, bus = self.ctx, self.bus
+        ctx.set(bus.bready, 1)
+        open_address = open_data = True
+        for cycle in range(100):
+            if open_address and cycle >= aw_delay:
+                ctx.set(bus.awaddr, offset)
+                ctx.set(bus.awvalid, 1)
+            if open_data and cycle >= w_delay:
+                ctx.set(bus.wdata, value)
+                ctx.set(bus.wstrb, strobe)
+                ctx.set(bus.wvalid, 1)
+            address = ctx.get(bus.awvalid & bus.awready)
+            data = ctx.get(bus.wvalid & bus.wready)
+            answer = ctx.get(bus.bresp) if ctx.get(bus.bvalid) else None
+            await self.tick()
+            if address:
+                open_address = False
+                ctx.set(bus.awvalid, 0)
+            if data:
+                open_data = False
+                ctx.set(bus.wvalid, 0)
+            if answer is not None:
+                ctx.set(bus.bready, 0)
+                return answer
+        raise AssertionError("no write response")
+
+    async def read_word(self, offset):
+        ctx, bus = self.ctx, self.bus
+        ctx.set(bus.araddr, offset)
+        ctx.set(bus.arvalid, 1)
+        ctx.set(bus.rready, 1)
+        for _ in range(100):
+            address = ctx.get(bus.arready)
+            answer = (ctx.get(bus.rdata), ctx.get(bus.rresp)) if ctx.get(bus.rvalid) else None
+            await self.tick()
+            if address:
+                ctx.set(bus.arvalid, 0)
+            if answer is not None:
+                ctx.set(bus.rready, 0)
+                return answer
+        raise AssertionError("no read response")
+
+    async def write(self, name, value):
+        for i in range(self.map[name].bits // 32):
+            assert await self.write_word(self.map[name].offset + 4 * i, value >> 32 * i & 0xFFFFFFFF) == 0, name
+
+    async def read(self, name):
+        value = 0
+        for i in range(self.map[name].bits // 32):
+            word, response = await self.read_word(self.map[name].offset + 4 * i)
+            assert response == 0, name
+            value |= word << 32 * i
+        return value
+
+    async def start(self, **values):
+        for name, value in {**GOOD_RUN, **values}.items():
+            await self.write(name, value)
+        self.ctx.set(self.core.drained, 1)
+        await self.write("ctrl", 1)
+
+    async def pulse(self, *signals):
+        for signal in signals:
+            self.ctx.set(signal, 1)
+        await self.tick()
+        for signal in signals:
+            self.ctx.set(signal, 0)
+
+    async def until_idle(self, limit=100):
+        for _ in range(limit):
+            if self.ctx.get(self.control.state) == RunState.IDLE:
+                return
+            await self.tick()
+        raise AssertionError("the run does not end")
+
+
+@pytest.fixture
+def control_run():
+    """A function that simulates a control and a scenario, a testbench that takes a ControlHost."""
+
+    def run(control, scenario):
+        simulator = Simulator(control)
+        simulator.add_clock(1e-6)
+
+        async def testbench(ctx):
+            await scenario(ControlHost(ctx, control))
+
+        simulator.add_testbench(testbench)
+        simulator.run()
+
+    return run

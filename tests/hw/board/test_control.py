@@ -1,127 +1,23 @@
 """Registers, run state machine and counters of the kernel's control, in Amaranth's simulator.
 
-Each check takes the control class, so that the faults of sim.rtl.fault_list that control checks should catch are run
-as twins.
+Each check takes a function that runs a scenario, so that the faults of sim.rtl.fault_list that control checks should
+catch are run as twins.
 """
 
-import importlib.util
-import pathlib
-
 import pytest
-from amaranth.sim import Simulator
 
 from hw.board.control import DRAIN_CYCLES, RESET_CYCLES, Gpt2Control
 from hw.board.gpt2_map import IDENTITY, INTERFACE_VERSION, STALL_CAUSES, ErrorCode, RunState, gpt2_register_map
 from hw.gpt2.config import core_config
 from sim.rtl.fault_list import FAULTS
-from sim.rtl.fault_patch import Fault, patched_text
+from sim.rtl.fault_patch import Fault
 
 CONFIG = core_config("16x4")
 MAP = gpt2_register_map(CONFIG)
-RUN = {"position": 0, "prompt_end": 3, "max_new_tokens": 5, "context_limit": 64}
+CHECKED = ("position", "prompt_end", "max_new_tokens", "context_limit")  # at start, and so kept in full
 
 
-class Host:
-    """AXI4-Lite master and core in one testbench."""
-
-    def __init__(self, ctx, control):
-        self.ctx, self.control, self.bus, self.core = ctx, control, control.s_axi_control, control.core
-        self.cycle = 0
-
-    async def tick(self, cycles=1):
-        for _ in range(cycles):
-            await self.ctx.tick()
-            self.cycle += 1
-
-    async def write_word(self, offset, value, aw_delay=0, w_delay=0, strobe=15):
-        ctx, bus = self.ctx, self.bus
-        ctx.set(bus.bready, 1)
-        open_address = open_data = True
-        for cycle in range(100):
-            if open_address and cycle >= aw_delay:
-                ctx.set(bus.awaddr, offset)
-                ctx.set(bus.awvalid, 1)
-            if open_data and cycle >= w_delay:
-                ctx.set(bus.wdata, value)
-                ctx.set(bus.wstrb, strobe)
-                ctx.set(bus.wvalid, 1)
-            address = ctx.get(bus.awvalid & bus.awready)
-            data = ctx.get(bus.wvalid & bus.wready)
-            answer = ctx.get(bus.bresp) if ctx.get(bus.bvalid) else None
-            await self.tick()
-            if address:
-                open_address = False
-                ctx.set(bus.awvalid, 0)
-            if data:
-                open_data = False
-                ctx.set(bus.wvalid, 0)
-            if answer is not None:
-                ctx.set(bus.bready, 0)
-                return answer
-        raise AssertionError("no write response")
-
-    async def read_word(self, offset):
-        ctx, bus = self.ctx, self.bus
-        ctx.set(bus.araddr, offset)
-        ctx.set(bus.arvalid, 1)
-        ctx.set(bus.rready, 1)
-        for _ in range(100):
-            address = ctx.get(bus.arready)
-            answer = (ctx.get(bus.rdata), ctx.get(bus.rresp)) if ctx.get(bus.rvalid) else None
-            await self.tick()
-            if address:
-                ctx.set(bus.arvalid, 0)
-            if answer is not None:
-                ctx.set(bus.rready, 0)
-                return answer
-        raise AssertionError("no read response")
-
-    async def write(self, name, value):
-        for i in range(MAP[name].bits // 32):
-            assert await self.write_word(MAP[name].offset + 4 * i, value >> 32 * i & 0xFFFFFFFF) == 0, name
-
-    async def read(self, name):
-        value = 0
-        for i in range(MAP[name].bits // 32):
-            word, response = await self.read_word(MAP[name].offset + 4 * i)
-            assert response == 0, name
-            value |= word << 32 * i
-        return value
-
-    async def start(self, **values):
-        for name, value in {**RUN, **values}.items():
-            await self.write(name, value)
-        self.ctx.set(self.core.drained, 1)
-        await self.write("ctrl", 1)
-
-    async def pulse(self, *signals):
-        for signal in signals:
-            self.ctx.set(signal, 1)
-        await self.tick()
-        for signal in signals:
-            self.ctx.set(signal, 0)
-
-    async def until_idle(self, limit=100):
-        for _ in range(limit):
-            if self.ctx.get(self.control.state) == RunState.IDLE:
-                return
-            await self.tick()
-        raise AssertionError("the run does not end")
-
-
-def simulate(make, scenario):
-    control = make(CONFIG)
-    simulator = Simulator(control)
-    simulator.add_clock(1e-6)
-
-    async def testbench(ctx):
-        await scenario(Host(ctx, control))
-
-    simulator.add_testbench(testbench)
-    simulator.run()
-
-
-def check_registers(make):
+def check_registers(run):
     async def scenario(host):
         assert await host.read("identity") == IDENTITY
         assert await host.read("interface_version") == INTERFACE_VERSION
@@ -137,14 +33,14 @@ def check_registers(make):
             values[register.name] = value
         for name, value in values.items():
             bits = len(host.control.core.cfg[name])
-            kept = value if name in RUN else value & (1 << bits) - 1
+            kept = value if name in CHECKED else value & (1 << bits) - 1
             assert await host.read(name) == kept, name
             assert host.ctx.get(host.control.core.cfg[name]) == value & (1 << bits) - 1, name
 
-    simulate(make, scenario)
+    run(scenario)
 
 
-def check_bus(make):
+def check_bus(run):
     async def scenario(host):
         for aw_delay, w_delay in ((0, 0), (3, 0), (0, 3), (1, 2)):
             offset = MAP["vocab"].offset
@@ -172,10 +68,10 @@ def check_bus(make):
         await host.tick(10)
         assert host.ctx.get(host.bus.rvalid) and host.ctx.get(host.bus.rdata) == before
 
-    simulate(make, scenario)
+    run(scenario)
 
 
-def check_memories(make):
+def check_memories(run):
     async def scenario(host):
         ctx, core = host.ctx, host.core
         for name, address, word in (
@@ -204,10 +100,10 @@ def check_memories(make):
                 await host.tick()
                 assert ctx.get(word) == 1000 + index
 
-    simulate(make, scenario)
+    run(scenario)
 
 
-def check_tokens(make):
+def check_tokens(run):
     async def scenario(host):
         ctx, core = host.ctx, host.core
         tokens = MAP.window("tokens")
@@ -231,10 +127,10 @@ def check_tokens(make):
         await host.until_idle()
         assert await host.read("tokens_valid") == 4
 
-    simulate(make, scenario)
+    run(scenario)
 
 
-def check_done_is_not_lost(make):
+def check_done_is_not_lost(run):
     async def scenario(host):
         ctx, core = host.ctx, host.core
         await host.start()
@@ -261,10 +157,10 @@ def check_done_is_not_lost(make):
         assert ctx.get(host.control.state) == RunState.IDLE
         assert (await host.read("start_count"), await host.read("done_count")) == (3, 3)
 
-    simulate(make, scenario)
+    run(scenario)
 
 
-def check_counters(make):
+def check_counters(run):
     async def scenario(host):
         ctx, core = host.ctx, host.core
         want = dict.fromkeys(STALL_CAUSES, 0) | {"tiles": 0}
@@ -296,14 +192,14 @@ def check_counters(make):
         await host.write("ctrl", 1)
         assert await host.read("cycles") < 20
 
-    simulate(make, scenario)
+    run(scenario)
 
 
 def names():
     return {"tiles": "tiles", **{cause: f"stall_{cause}" for cause in STALL_CAUSES}}
 
 
-def check_counter_is_not_torn(make):
+def check_counter_is_not_torn(run):
     async def scenario(host):
         ctx = host.ctx
         await host.start()
@@ -319,10 +215,10 @@ def check_counter_is_not_torn(make):
             high, _ = await host.read_word(offset + 4)  # again, without the low word: as it is
             assert high == ctx.get(counter) >> 32
 
-    simulate(make, scenario)
+    run(scenario)
 
 
-def check_cancel(make):
+def check_cancel(run):
     async def scenario(host):
         ctx, core, control = host.ctx, host.core, host.control
         await host.write("cancel", 1)  # while idle: nothing
@@ -358,10 +254,10 @@ def check_cancel(make):
         await host.until_idle()
         assert await host.read("error") == ErrorCode.NONE
 
-    simulate(make, scenario)
+    run(scenario)
 
 
-def check_errors(make):
+def check_errors(run):
     async def scenario(host):
         ctx, core = host.ctx, host.core
         await host.start()
@@ -386,10 +282,10 @@ def check_errors(make):
         await host.until_idle()
         assert (await host.read("error"), await host.read("error_info")) == (ErrorCode.WRITE, 2)
 
-    simulate(make, scenario)
+    run(scenario)
 
 
-def check_start_range(make):
+def check_start_range(run):
     good = [{}, {"position": 2}, {"prompt_end": 64, "position": 63}, {"context_limit": 1024}]
     bad = [
         {"position": 64, "prompt_end": 65},
@@ -418,7 +314,7 @@ def check_start_range(make):
             if values in bad:
                 assert cycles == RESET_CYCLES == await host.read("stall_drain")
 
-    simulate(make, scenario)
+    run(scenario)
 
 
 CHECKS = (
@@ -436,8 +332,8 @@ CHECKS = (
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_control(check):
-    check(Gpt2Control)
+def test_control(control_run, check):
+    check(lambda scenario: control_run(Gpt2Control(CONFIG), scenario))
 
 
 # only pysim can set a counter to where its high word changes
@@ -454,16 +350,13 @@ TORN = Fault(
 @pytest.mark.parametrize(
     "fault", [TORN, *(f for f in FAULTS if f.module == "hw.board.control")], ids=lambda fault: fault.name
 )
-def test_faulty_control_is_noticed(fault):
+def test_faulty_control_is_noticed(control_run, mutant, fault):
     """Twin of all checks: each fault of control must fail one of them, each equivalent change none."""
-    spec = importlib.util.find_spec(fault.module)
-    text = patched_text(fault, pathlib.Path(spec.origin).read_text())
-    namespace = {"__name__": "faulty_control"}
-    exec(compile(text, spec.origin, "exec"), namespace)
+    make = mutant(fault.module, fault.before, fault.after)["Gpt2Control"]
     noticed = []
     for check in CHECKS:
         try:
-            check(namespace["Gpt2Control"])
+            check(lambda scenario: control_run(make(CONFIG), scenario))
         except AssertionError:
             noticed.append(check.__name__)
     print(fault.name, noticed)

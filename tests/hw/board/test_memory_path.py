@@ -61,8 +61,8 @@ class MemoryPath(wiring.Component):
         inner = Module()
         for name in ("reader", "ports", "kv", "logits", "arbiter"):
             inner.submodules[name] = getattr(self, name)
-        connect_write(inner, self.kv, self.arbiter.kv)
-        connect_write(inner, self.logits, self.arbiter.logits)
+        connect_write(inner, self.kv, self.arbiter.urgent)
+        connect_write(inner, self.logits, self.arbiter.patient)
         connect_write(inner, self.arbiter.memory, self.ports)
         inner.d.comb += [
             self.ports.read_valid.eq(self.reader.read_valid),
@@ -118,8 +118,8 @@ class Bench:
             )
             ctx.set(dut.reader.desc_data, self.program[desc].encode() if desc < len(self.program) else 0)
             ctx.set(dut.reader.token_data, self.tokens[token] if token < len(self.tokens) else 0)
-            ctx.set(dut.kv.key_data, self.keys[key])
-            ctx.set(dut.kv.value_data, self.values[value])
+            ctx.set(dut.kv.key_data[0], self.keys[key])
+            ctx.set(dut.kv.value_data[0], self.values[value])
 
     async def row(self, ctx):
         ports = self.dut.ports
@@ -152,7 +152,8 @@ class Bench:
         ctx.set(kv.commit_valid, 1)
         ctx.set(kv.commit_kind, kind)
         ctx.set(kv.commit_layer, layer)
-        ctx.set(kv.commit_position, p)
+        ctx.set(kv.commit_rows, 1)
+        ctx.set(kv.commit_positions[0], p)
         await ctx.tick()
         ctx.set(kv.commit_valid, 0)
 

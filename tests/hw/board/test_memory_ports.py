@@ -37,8 +37,8 @@ class Harness(wiring.Component):
         m = Module()
         m.submodules.memory_ports = self.memory_ports
         m.submodules.arbiter = self.arbiter
-        connect_write(m, self.kv, self.arbiter.kv)
-        connect_write(m, self.logits, self.arbiter.logits)
+        connect_write(m, self.kv, self.arbiter.urgent)
+        connect_write(m, self.logits, self.arbiter.patient)
         connect_write(m, self.arbiter.memory, self.memory_ports)
         return m
 
@@ -316,7 +316,7 @@ def test_twin_that_answers_both_writers_fails(axi_memory, clocks_by_name, monkey
 
     def mutated(self, platform):
         m = elaborate(self, platform)
-        m.d.comb += self.logits.write_ready.eq(self.memory.write_ready)
+        m.d.comb += self.patient.write_ready.eq(self.memory.write_ready)
         return m
 
     monkeypatch.setattr(write_arbiter.WriteArbiter, "elaborate", mutated)
