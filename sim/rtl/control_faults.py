@@ -34,8 +34,8 @@ CONTROL_FAULTS = (
     Fault(
         "token_valid_early",
         "hw.board.control",
-        "tokens_valid.eq(core.token_write_addr + 1)",
-        "tokens_valid.eq(core.token_write_addr + 2)",
+        "tokens_valid[r].eq(core.token_write_addr + 1)",
+        "tokens_valid[r].eq(core.token_write_addr + 2)",
         "a token counts as valid before it is written",
         "control",
     ),

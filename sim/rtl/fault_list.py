@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sim.rtl.control_faults import CONTROL_FAULTS
 from sim.rtl.core_faults import CORE_FAULTS
+from sim.rtl.row_faults import ROW_FAULTS
 
 __all__ = ["FAULTS"]
 
-FAULTS = (*CORE_FAULTS, *CONTROL_FAULTS)
+FAULTS = (*CORE_FAULTS, *CONTROL_FAULTS, *ROW_FAULTS)
