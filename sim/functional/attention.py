@@ -26,15 +26,15 @@ _SIGN = np.uint32(0x80000000)
 
 
 @functional_njit
-def slot_of(position: int, head: int, lanes: int) -> int:
-    """Slot of a position: rotated by the head inside its group of ``lanes``."""
-    return (position & ~(lanes - 1)) | ((position + head) & (lanes - 1))
+def slot_of(position: int, head: int, lanes: int, rows: int) -> int:
+    """Slot of a position: rotated by the head, ``rows`` for each, inside its group of ``lanes``."""
+    return (position & ~(lanes - 1)) | ((position + rows * head) & (lanes - 1))
 
 
 @functional_njit
-def slot_valid(slot: int, head: int, lanes: int, positions: int) -> bool:
+def slot_valid(slot: int, head: int, lanes: int, rows: int, positions: int) -> bool:
     """True if a slot holds one of the first ``positions`` positions of a head."""
-    return ((slot - head) & (lanes - 1)) < positions - (slot & ~(lanes - 1))
+    return ((slot - rows * head) & (lanes - 1)) < positions - (slot & ~(lanes - 1))
 
 
 def _score_heads(width: int) -> Callable[..., None]:
@@ -51,6 +51,7 @@ def _score_heads(width: int) -> Callable[..., None]:
         score_scale: int,
         guard: int,
         lanes: int,
+        core_rows: int,
         probabilities: NDArray[np.uint16],
         stride: int,
         inverse: NDArray[np.uint32],
@@ -64,7 +65,7 @@ def _score_heads(width: int) -> Callable[..., None]:
         valid = np.empty(slots, np.bool_)
         for j in range(head_range[0], head_range[1]):
             head = head0 + j
-            newest = slot_of(position, head, lanes)
+            newest = slot_of(position, head, lanes, core_rows)
             for slot in range(slots):
                 total = np.float32(0)
                 for w in range(key_words):
@@ -80,7 +81,7 @@ def _score_heads(width: int) -> Callable[..., None]:
                         tile = tile_sum(width, exponents[word], values[word], weights, guard)
                     total = add_fp32(total, tile)
                 scores[slot] = scaled(float_to_bits(total), score_scale)
-                valid[slot] = slot_valid(slot, head, lanes, position + 1)
+                valid[slot] = slot_valid(slot, head, lanes, core_rows, position + 1)
             maximum, _, _, nan = max_tree(scores, valid)
             if nan:
                 maximum = np.uint32(FP32_NAN)
@@ -107,6 +108,7 @@ def _value_heads(width: int) -> Callable[..., None]:
         inverse: NDArray[np.uint32],
         new_values: NDArray[np.uint16],
         guard: int,
+        core_rows: int,
         destination: NDArray[np.uint16],
     ) -> None:
         lanes = destination.shape[1]
@@ -121,11 +123,11 @@ def _value_heads(width: int) -> Callable[..., None]:
         totals = np.empty((strips, lanes), np.float32)
         for j in range(head_range[0], head_range[1]):
             head = head0 + j
-            newest = slot_of(position, head, lanes)
+            newest = slot_of(position, head, lanes, core_rows)
             totals[:] = np.float32(0)
             for b in range(blocks):
                 for e in range(width):
-                    take[e] = slot_valid(b * width + e, head, lanes, position + 1)
+                    take[e] = slot_valid(b * width + e, head, lanes, core_rows, position + 1)
                 at = j * stride + b * width
                 bad = decode_word(probabilities[at : at + width], take, exponents, values, mask)
                 for s in range(strips):
@@ -161,6 +163,8 @@ new_keys : uint64 array (new key words, tile / 4)
     Keys of the current position, by absolute head.
 score_scale : uint32
     fp32 bit pattern.
+core_rows : int
+    Rows of the core.
 probabilities : uint16 array (half words,)
     Output: probability memory from the first head's first word on; heads are ``stride`` half words apart.
 inverse : uint32 array (heads,)
@@ -180,6 +184,8 @@ probabilities, stride, inverse
     As ``SCORE_HEADS`` left them.
 new_values : uint16 array (new value strips, lanes)
     Values of the current position, by absolute head.
+core_rows : int
+    Rows of the core.
 destination : uint16 array (heads * value strips, lanes)
     Output strips.
 """

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from hw.board.board_model import BANK_BYTES, BoardError
-from hw.board.gpt2_map import IDENTITY, INTERFACE_VERSION, MAX_BOARDS, ErrorCode, RunState, gpt2_register_map
+from hw.board.gpt2_map import (
+    IDENTITY,
+    INTERFACE_VERSION,
+    ROW_REGISTERS,
+    SAMPLING_REGISTERS,
+    ErrorCode,
+    Flags,
+    RunState,
+    gpt2_register_map,
+    row_register,
+)
 from hw.board.program import MemoryImage, Program
 from hw.bus.registers import Window
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Access, AccessKind, Instruction, IsaError, Op
 from sim.kv_hash import hash_keys_and_values
 
+from .board_run import BoardRun
 from .channel_memory import ChannelMemory
-from .core_step import CoreStep, IllegalInstructionError
+from .core_step import CoreStep
 from .exchange import BoardExchange, Waits
 from .register_file import RegisterFile
 from .row_stream import RowStream
@@ -31,16 +42,18 @@ class FunctionalBoard:
     interface_version : int
         What its register says; another one than this package's plays an old or a new board.
 
-    One ``advance`` is one position; cycle and stall counters stay zero, ``tiles`` counts. ``done`` stays set until the
-    next start. Start registers out of range end the run at the first ``advance``. While a run is going on a start is
-    ignored and every write but to ``ctrl`` and ``cancel`` is refused. Not for use from several threads at once.
+    One ``advance`` is one step (docs/rows.md, section 2; with one row: one position); cycle and stall counters stay
+    zero, ``tiles`` counts. ``dump_position`` is the last position of the step at hand, in a batch that of the lowest
+    row at work; ``dump_committed`` counts layer instances of steps. ``done`` stays set until the next start. Start
+    registers out of range end the run at the first ``advance``. While a run is going on a start is ignored and every
+    write but to ``ctrl`` and ``cancel`` is refused. Not for use from several threads at once.
     """
 
     def __init__(self, config: CoreConfig | None = None, *, interface_version: int = INTERFACE_VERSION) -> None:
         self._only = config
         self._version = interface_version
         self._program: Program | None = None
-        self._run: CoreStep | None = None
+        self._run: BoardRun | None = None
 
     def load(self, program: Program, image: MemoryImage) -> None:
         """See BoardModel. Raises BoardError if program or image do not belong to the core."""
@@ -62,8 +75,6 @@ class FunctionalBoard:
         self._registers = RegisterFile(self._map)
         self._windows = {window.name: [0] * window.words for window in self._map.windows}
         self._run = None
-        self._stream: RowStream | None = None
-        self._new_tokens = 0
         self._cancelled = False
         for name, words in (("instructions", program.instructions), ("descriptors", program.descriptors)):
             if len(words) > len(self._windows[name]):
@@ -101,10 +112,10 @@ class FunctionalBoard:
         self._memory.bytes_of(channel, offset, len(data))[:] = memoryview(data)
 
     def advance(self, max_cycles: int) -> int:
-        """Process one position if a run is going on. Returns 0: there are no cycles here."""
+        """Process one step if a run is going on. Returns 0: there are no cycles here."""
         self._loaded()
         if self.may_go_on():
-            for wait in self.position():
+            for wait in self.step():
                 raise BoardError(f"{wait}, but this board works alone")
         return 0
 
@@ -114,18 +125,13 @@ class FunctionalBoard:
         return self._run is not None
 
     def may_go_on(self) -> bool:
-        """Whether the run has a position to process; ends it if it is cancelled or has wrong start registers."""
+        """Whether the run has a step to process; ends it if it is cancelled or has wrong start registers."""
         if self._run is None:
             return False
-        r = self._registers
         if self._cancelled:
             self.end(ErrorCode.CANCELLED)
-        elif (
-            not r["position"] < r["prompt_end"] <= r["context_limit"] <= self._config.context
-            or r["max_new_tokens"] == 0
-            or (r["ring_boards"] > 1 and not r["ring_board"] < r["ring_boards"] <= MAX_BOARDS)
-        ):
-            self.end(ErrorCode.START, r["dump_position"])
+        elif self._run.refused is not None:
+            self.end(*self._run.refused)
         return self._run is not None
 
     def join(self, exchange: BoardExchange) -> None:
@@ -133,34 +139,12 @@ class FunctionalBoard:
         assert self._run is not None
         self._run.join(exchange)
 
-    def position(self) -> Waits[None]:
-        """Process one position of the run, and end the run behind its last one; yields what it waits for."""
-        assert self._run is not None and self._stream is not None
-        r = self._registers
-        position = r["dump_position"]
-        prompt = position + 1 < r["prompt_end"]
-        tokens = self._windows["tokens"]
-        try:
-            best = yield from self._run.run(position, tokens[position], prompt)
-        except IllegalInstructionError as error:
-            self.end(ErrorCode.ILLEGAL, error.index)
-            return
-        r["tiles"] = self._stream.rows_taken
-        r["dump_committed"] = self._run.committed
-        r["dump_position"] = position + 1
-        if prompt:
-            return
-        if best.nan:
-            r["dump_position"] = position
-            self.end(ErrorCode.NAN_LOGITS, position)
-            return
-        tokens[position + 1] = best.token
-        r["tokens_valid"] = position + 2
-        self._new_tokens += 1
-        stops = [r[f"stop_{i}"] for i in range(min(r["stop_count"], 4))]
-        if self._new_tokens == r["max_new_tokens"] or best.token in stops or position + 1 == r["context_limit"]:
-            r["dump_position"] = position
-            self.end(ErrorCode.NONE)
+    def step(self) -> Waits[None]:
+        """Process one step of the run, and end the run behind its last one; yields what it waits for."""
+        assert self._run is not None
+        ending = yield from self._run.step()
+        if ending is not None:
+            self.end(*ending)
 
     def end(self, error: ErrorCode, info: int = 0) -> None:
         """End the run."""
@@ -169,7 +153,6 @@ class FunctionalBoard:
         r["ctrl"], r["state"] = _DONE, RunState.IDLE
         r["done_count"] = (r["done_count"] + 1) & 0xFFFFFFFF
         self._run = None
-        self._stream = None
 
     def counters(self) -> dict[str, int]:
         """See BoardModel: ``tiles`` counts, ``cycles``, ``ticks`` and all stalls are 0."""
@@ -245,18 +228,24 @@ class FunctionalBoard:
             r[name] = 0
         r["start_count"] = (r["start_count"] + 1) & 0xFFFFFFFF
         r["state"] = RunState.RUN
-        r["tokens_valid"] = r["prompt_end"]
-        r["dump_position"] = r["position"]
         registers = r.snapshot()
         first_row = self._first_row()
-        for base in ("weight_base", "position_base", "token_base", "key_base", "value_base", "logits_base"):
+        own_bases = [row_register(name, row) for name in ROW_REGISTERS for row in range(config.rows) if "base" in name]
+        for base in ("weight_base", "position_base", "token_base", *own_bases):
             registers[base] += first_row
-        self._stream = RowStream(
-            self._descriptors(), registers, config, self._memory.channel_bytes // config.port_bytes
-        )
-        self._run = CoreStep(self._instructions(), registers, config, self._stream, self._memory)
-        self._new_tokens = 0
+        by_row = [self._of_row(registers, row) for row in range(config.rows)]
+        stream = RowStream(self._descriptors(), by_row, config, self._memory.channel_bytes // config.port_bytes)
+        core = CoreStep(self._instructions(), by_row, config, stream, self._memory)
+        tokens = [self._windows[row_register("tokens", row)] for row in range(config.rows)]
+        self._run = BoardRun(config, r, tokens, core)
         self._cancelled = False
+
+    def _of_row(self, registers: dict[str, int], row: int) -> dict[str, int]:
+        """Registers as a row sees them: in a batch it has some of its own."""
+        if not registers["flags"] & Flags.BATCH:
+            return registers
+        own = (*ROW_REGISTERS, *SAMPLING_REGISTERS)
+        return {**registers, **{name: registers[row_register(name, row)] for name in own}}
 
     def _first_row(self) -> int:
         """Row of the model's memory at which the registers ``hbm<c>`` place row 0, the same in every channel."""

@@ -28,10 +28,11 @@ def _write_keys(
     key_words: int,
     position: int,
     lanes: int,
+    core_rows: int,
 ) -> None:
     width = new_keys.shape[1]
     for head in range(heads):
-        slot = slot_of(position, head, lanes)
+        slot = slot_of(position, head, lanes, core_rows)
         for w in range(key_words):
             start = (base + head * head_rows + slot // lanes * key_words + w) * segment
             for e in range(width):
@@ -50,10 +51,11 @@ def _write_values(
     strips: int,
     position: int,
     width: int,
+    core_rows: int,
 ) -> None:
     lanes = new_values.shape[1]
     for head in range(heads):
-        slot = slot_of(position, head, lanes)
+        slot = slot_of(position, head, lanes, core_rows)
         element = slot % width
         for s in range(strips):
             start = (base + head * head_rows + slot // width * strips + s) * segment
@@ -63,7 +65,7 @@ def _write_values(
 
 
 class MemoryWriter:
-    """Writes into channel memory for one run; ``registers`` are those sampled at start.
+    """Writes of one row of the core into channel memory; ``registers`` are the row's, sampled at start.
 
     Every method raises BoardError if a row lies outside the channels.
     """
@@ -85,7 +87,8 @@ class MemoryWriter:
         base = r["key_base"] + layer * r["key_layer_rows"]
         head_rows, heads, words = r["key_head_rows"], r["heads"], r["key_words"]
         self._check("keys", base + (heads - 1) * head_rows + position // lanes * words + words - 1)
-        _write_keys(self._memory.halves, self._segment, base, head_rows, new_keys, heads, words, position, lanes)
+        sizes = heads, words, position, lanes, self._config.rows
+        _write_keys(self._memory.halves, self._segment, base, head_rows, new_keys, *sizes)
 
     def write_values(self, new_values: NDArray[np.uint16], layer: int, position: int) -> None:
         """Values (new value strips, lanes) of all heads of a layer at a position."""
@@ -93,7 +96,8 @@ class MemoryWriter:
         base = r["value_base"] + layer * r["value_layer_rows"]
         head_rows, heads, strips = r["value_head_rows"], r["heads"], r["value_strips"]
         self._check("values", base + (heads - 1) * head_rows + position // tile * strips + strips - 1)
-        _write_values(self._memory.halves, self._segment, base, head_rows, new_values, heads, strips, position, tile)
+        sizes = heads, strips, position, tile, self._config.rows
+        _write_values(self._memory.halves, self._segment, base, head_rows, new_values, *sizes)
 
     def write_logits(self, logits: NDArray[np.uint32], first_strip: int, position: int) -> None:
         """Results (strips, lanes) of a LOGITS product whose first strip has index ``first_strip`` in the vector."""

@@ -15,7 +15,7 @@ from .bit_casts import bits_to_float, float_to_bits
 from .drain import drain
 from .tile_sum import add_fp32, decode_word, functional_njit, tile_sum
 
-__all__ = ["PRODUCT_LANES", "Operands", "decode_words", "lane_row"]
+__all__ = ["PRODUCT_LANES", "Operands", "decode_words", "lane_row", "take_params"]
 
 Operands = tuple[NDArray[np.int16], NDArray[np.float32], NDArray[np.uint64], NDArray[np.bool_]]
 """Decoded words: exponents and values (words, tile), masks (words, tile / 4), NaN seen (words,)."""
@@ -63,7 +63,7 @@ def lane_row(
 
 
 @functional_njit
-def _take_params(
+def take_params(
     quads: NDArray[np.uint64], row: int, lane: int, segment: int, target: NDArray[np.uint32], first: int
 ) -> None:
     """Store a parameter row's fp32 values of one lane at ``first``, ... modulo the depth; subnormals become zeros."""
@@ -112,9 +112,9 @@ def _product_lanes(width: int) -> Callable[..., None]:
                 for s in range(g0, min(g0 + group, strips)):
                     if first and i == 0 and params and s % param_strips == 0:
                         for lane in range(lane_range[0], lane_range[1]):
-                            _take_params(quads, rows[at], lane, segment, biases, acc + s)
+                            take_params(quads, rows[at], lane, segment, biases, acc + s)
                             if params == _NORM:
-                                _take_params(quads, rows[at + 1], lane, segment, column_sums, acc + s)
+                                take_params(quads, rows[at + 1], lane, segment, column_sums, acc + s)
                         at += 2 if params == _NORM else 1
                     slot, param = acc + s - (0 if split else g0), (acc + s) % param_depth
                     for lane in range(lane_range[0], lane_range[1]):

@@ -21,6 +21,8 @@ _UP, _JOINED = 0b11, 1 << 4  # bits of link_status
 class FunctionalRing:
     """Boards whose cables make a ring: port 1 of each goes to port 0 of the next.
 
+    A core with several rows has no ring: its board refuses to start as one of several.
+
     Parameters
     ----------
     boards : int
@@ -56,7 +58,7 @@ class FunctionalRing:
                 self._tell(board)
         for board in self.boards:
             if board.running and not board.in_ring:
-                for wait in board.position():
+                for wait in board.step():
                     raise BoardError(f"board {self.boards.index(board)}: {wait}, but it works alone")
         members = [board for board in self.boards if board.running and board.in_ring]
         if not members:
@@ -158,7 +160,7 @@ class FunctionalRing:
     def _work(self) -> None:
         """One position on all boards, by turns: each goes on until it waits for another one."""
         assert self._exchange is not None
-        work: dict[int, Waits[None]] = {i: b.position() for i, b in enumerate(self.boards) if b.running}
+        work: dict[int, Waits[None]] = {i: b.step() for i, b in enumerate(self.boards) if b.running}
         waits = {i: "has ended its run" for i in range(len(self.boards)) if i not in work}
         while work:
             before = self._exchange.events
