@@ -19,9 +19,9 @@ _ATTENTION, _PLAIN = 4, 4
 """Wanted cells of a program with and without attention, besides the one that its layer plan hits."""
 
 
-def wanted_cells(seed: int) -> tuple[Cell, list[Cell]]:
-    """Cells for a seed: seeds in a row go through all of them in turn."""
-    cells = legal_cells()
+def wanted_cells(seed: int, config: CoreConfig) -> tuple[Cell, list[Cell]]:
+    """Cells for a seed on a core: seeds in a row go through all of them in turn."""
+    cells = legal_cells(config)
     random.Random(0).shuffle(cells)
     planned = [cell for cell in cells if needs_plan(cell)]
     attention = [cell for cell in cells if not needs_plan(cell) and needs_attention(cell)]
@@ -115,7 +115,7 @@ def _head(builder: ProgramBuilder) -> int:
     operands.insert(rng.randint(0, len(operands)), builder.vector())
     first = 0
     for number, operand in enumerate(operands):
-        strips = rng.randint(1, 3 * c.strips_per_word)
+        strips = builder.paired(rng.randint(1, 3 * c.strips_per_word))
         commit = Commit.TOKEN if number == len(operands) - 1 else Commit.NONE
         builder.mm(first, strips, source=operand, path=Path.LOGITS, commit=commit)
         first += strips
@@ -124,7 +124,7 @@ def _head(builder: ProgramBuilder) -> int:
 
 def compose(config: CoreConfig, seed: int, rng: random.Random) -> tuple[list[Instruction], Shape, int]:
     """Instructions of a seed's program, the sizes that they share, and the strips of the logits."""
-    planned, cells = wanted_cells(seed)
+    planned, cells = wanted_cells(seed, config)
     shape = _shape(config, rng, rng.randint(2, 3) if spans_layers(planned) else rng.randint(1, 3))
     builder = ProgramBuilder(config, shape, rng)
     _prologue(builder)

@@ -22,6 +22,7 @@ __all__ = [
     "all_cells",
     "executed",
     "hazard_table",
+    "impossible_cells",
     "legal_cells",
     "program_cells",
     "table_text",
@@ -76,7 +77,7 @@ IMPOSSIBLE: Mapping[Cell, str] = {
     Cell("new key waw", "KEYS", "KEYS", "1"): "the VALUES commit of the layer stands between them (rule 4)",
     Cell("new value waw", "VALUES", "VALUES", "1"): "the KEYS commit of the next layer stands between them (rule 4)",
 }
-"""Cells that no legal program can hit, each with the reason."""
+"""Cells that no legal program for any core can hit, each with the reason."""
 
 
 def all_cells() -> list[Cell]:
@@ -84,9 +85,19 @@ def all_cells() -> list[Cell]:
     return [Cell(*pair, distance) for pair in _pairs() for distance in DISTANCES]
 
 
-def legal_cells() -> list[Cell]:
-    """Fields that legal programs can hit."""
-    return [cell for cell in all_cells() if cell not in IMPOSSIBLE]
+def impossible_cells(config: CoreConfig) -> Mapping[Cell, str]:
+    """Cells that no legal program for a core can hit, each with the reason."""
+    if not config.has_int8:
+        return IMPOSSIBLE
+    mixed = (cell for cell in all_cells() if cell.hazard == "split product" and "EMB" in (cell.producer, cell.consumer))
+    why = "with int8 weights the runs of a split product are all MM, or all EMB (docs/int8.md)"
+    return {**IMPOSSIBLE, **{cell: why for cell in mixed if cell.producer != cell.consumer}}
+
+
+def legal_cells(config: CoreConfig) -> list[Cell]:
+    """Fields that legal programs for a core can hit."""
+    impossible = impossible_cells(config)
+    return [cell for cell in all_cells() if cell not in impossible]
 
 
 class _History:
@@ -173,7 +184,7 @@ class _Tracer:
         hazard = "accumulator reuse" if i.first else "split product"
         used = range(i.acc, i.acc + min(i.group, i.strips))
         yield from self._reuse(self.accumulators, hazard, used, at, who)
-        if i.params != Params.NONE:
+        if i.params != Params.NONE or (i.op == Op.MM and c.has_int8):
             block = c.param_strips
             slots = [(i.acc + k) % c.param_depth for k in range(-(-i.strips // block) * block)]
             found = list(self._reuse(self.parameters, "parameter reuse", slots, at, who))

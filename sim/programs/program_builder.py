@@ -95,11 +95,12 @@ class ProgramBuilder:
         """Mostly whole words."""
         return self.config.tile if self.rng.random() < 0.7 else self.rng.randint(1, self.config.tile)
 
-    def accumulator(self, count: int) -> int:
-        """First of ``count`` accumulators, away from reserved ones and from their parameters."""
+    def accumulator(self, count: int, unit: int = 1) -> int:
+        """First of ``count`` accumulators, a multiple of ``unit``, away from reserved ones and their parameters."""
         margin = self.config.param_strips
         while True:
             first = self.rng.randrange(self.config.acc_depth - count + 1)
+            first -= first % unit
             near = range(first - margin, first + count + margin)
             if not self.reserved.accumulators.intersection(near):
                 return first
@@ -122,7 +123,7 @@ class ProgramBuilder:
 
     def mm(self, dst: int, strips: int, *, source: tuple[int, int, int] | None = None, **fixed: Any) -> None:
         """MM of ``strips`` strips to strip address ``dst``; ``fixed`` are fields of the instruction."""
-        fields: dict[str, int] = {"path": Path.PLAIN, "group": self.group(strips), **fixed}
+        fields: dict[str, int] = {"path": Path.PLAIN, "group": self.paired(self.group(strips)), **fixed}
         src, words, tail = self._apart(dst, strips, fields) if source is None else source
         if "params" not in fields:
             fields["params"] = self._params(fields["path"])
@@ -130,7 +131,8 @@ class ProgramBuilder:
             fields["norm"] = self.rng.choice([n for n in self.norms if n not in self.reserved.norms])
         if "acc" not in fields:
             # parameters lie at (acc + strip), so products with parameters keep as many accumulators clear as strips
-            fields["acc"] = self.accumulator(strips if fields["params"] != Params.NONE else fields["group"])
+            held = fields["params"] != Params.NONE or self.config.has_int8
+            fields["acc"] = self.accumulator(strips if held else fields["group"], self.config.mm_strips)
         self.append(Op.MM, src=src, words=words, tail=tail, dst=dst, strips=strips, **fields)
         if fields.get("stats") and fields["stats_set"] not in self.norms:
             self.norms.append(fields["stats_set"])
@@ -178,7 +180,7 @@ class ProgramBuilder:
 
     def values(self, **fixed: Any) -> None:
         """The product that commits the values of a layer."""
-        strips = self.shape.heads * self.shape.value_strips
+        strips = self.paired(self.shape.heads * self.shape.value_strips)
         path = self.rng.choice([Path.PLAIN, Path.PLAIN, Path.GELU])
         self.mm(self.config.new_value_base, strips, path=path, commit=Commit.VALUES, **fixed)
 
@@ -220,6 +222,10 @@ class ProgramBuilder:
         """One strip at a time, all together, or something between."""
         most = min(strips, self.config.acc_depth // 2)
         return self.rng.choice([1, most, self.rng.randint(1, most)])
+
+    def paired(self, strips: int) -> int:
+        """So many strips of an MM, or the next number that the core's rows of weights can serve."""
+        return strips + -strips % self.config.mm_strips
 
     def written_words(self) -> list[Region]:
         """The two spans of words that regions were cut from."""

@@ -13,16 +13,19 @@ from .random_case import CaseResult, RandomCase, run_case
 __all__ = ["flip_word", "is_sensitive"]
 
 _HIGH_FRACTION_BIT = 1 << 9
+_HIGH_MAGNITUDE_BITS = 1 << 6 | 1 << 14  # of both int8 weights of a half word
 _TRIES = 4
 
 
 def flip_word(case: RandomCase, rng: random.Random) -> RandomCase:
-    """The case with the highest fraction bit flipped in one random half word that a random product streams."""
+    """The case with one random half word that a random product streams changed: in its highest bit of fraction, or in
+    the highest bits of its int8 magnitudes."""
     per_row = case.program.core.port_bytes // 2
     channels = case.channels.copy()
+    bits = _HIGH_MAGNITUDE_BITS if case.program.core.has_int8 else _HIGH_FRACTION_BIT
     channel = rng.randrange(channels.shape[0])
     row, rows = rng.choice(case.product_rows)
-    channels[channel, (row + rng.randrange(rows)) * per_row + rng.randrange(per_row)] ^= _HIGH_FRACTION_BIT
+    channels[channel, (row + rng.randrange(rows)) * per_row + rng.randrange(per_row)] ^= bits
     return dataclasses.replace(case, channels=channels)
 
 
@@ -38,4 +41,5 @@ def is_sensitive(case: RandomCase, folder: pathlib.Path, result: CaseResult | No
 
 
 def _seen(before: CaseResult, after: CaseResult) -> bool:
-    return (after.tokens, after.logits, after.keys_values) != (before.tokens, before.logits, before.keys_values)
+    names = ("tokens", "row_tokens", "logits", "keys_values")
+    return any(getattr(after, name) != getattr(before, name) for name in names)

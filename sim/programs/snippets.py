@@ -149,7 +149,7 @@ def _accumulator(builder: ProgramBuilder, cell: Cell) -> None:
         targets.append(builder.region(-(-size // c.strips_per_word)))
         covered = {"AV": av_strips, "EMB": shape.vector_strips}
         builder.complete(targets[-1], covered.get(kind, size))
-    acc = builder.accumulator(room)
+    acc = builder.accumulator(room, c.mm_strips)
     builder.reserve(acc, room)
     params = {"params": Params.BIAS} if cell.hazard == "parameter reuse" else {}
     for number, kind in enumerate((cell.producer, cell.consumer)):
@@ -164,7 +164,7 @@ def _accumulator(builder: ProgramBuilder, cell: Cell) -> None:
         elif kind == "EMB":
             builder.emb(first, min(strips, shape.vector_strips), acc=acc)
         else:
-            builder.fill(targets[number], acc=acc, group=builder.group(strips), **params)
+            builder.fill(targets[number], acc=acc, group=builder.paired(builder.group(strips)), **params)
     builder.release(*(target for target in targets if target.words))
 
 
@@ -176,7 +176,7 @@ def _split(builder: ProgramBuilder, cell: Cell) -> None:
     words = rng.choice([1, 2, 3]) if only_mm else max(1, min(rng.choice([1, 2]), shape.vector_strips // s))
     region = builder.region(words)
     strips = words * s
-    acc = builder.accumulator(strips)
+    acc = builder.accumulator(strips, c.mm_strips)
     builder.reserve(acc, strips)
     params = rng.choice([Params.NONE, Params.BIAS, Params.NORM]) if only_mm else Params.NONE
     fields: dict[str, Any] = {"acc": acc, "group": strips, "params": params}
