@@ -1,7 +1,8 @@
 """Where the cycles of a run went: useful products, and every lost cycle in exactly one bucket.
 
-All is counted in product slots: the matrix unit has ``tile * lanes`` of them a cycle. They are whole numbers, so sums
-are exact; cycles, multiples of a power of two, are made of them at the end and are exact too.
+All is counted in product slots: the matrix unit has ``rows * tile * lanes`` of them a cycle, with int8 weights twice as
+many, of which a product of fp16 takes two. They are whole numbers, so
+sums are exact; cycles, multiples of a power of two, are made of them at the end and are exact too.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ LOST_MEANINGS: Mapping[str, str] = MappingProxyType(
         "parameters": "rows of biases and column sums, and waits between them",
         "embedding": "rows of the position and token embedding",
         "padding": "products with columns, elements or positions that the model does not have",
+        "idle_rows": "multipliers of rows that took no part, or whose logits nobody wants",
         "refresh": "a memory channel was being refreshed",
         "memory": "memory had not delivered, no refresh",
         "token_gap": "from the last tile of a step to the arg-max, and from there to the token's embedding",
+        "step_gap": "a batch's step began, and with it the reader: until its first row came",
         "instruction": "no decoded instruction at hand",
         "drain": "an activation word was still on its way through the drain unit",
         "dependency": "the accumulator, the newest key or value, or the destination was not ready",
@@ -65,8 +68,8 @@ STALL_BUCKETS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Bucket of each cause of ``hw.board.gpt2_map.STALL_CAUSES``. ``stream`` is split further: what a refresh costs is
-``refresh``, and what the row of a generated token costs ``token_gap``. The first tile of a run waits in ``run_start``,
-whatever for, refreshes excepted."""
+``refresh``, what the row of a generated token costs ``token_gap``, and what a batch's first row of a step costs
+``step_gap``. The first tile of a run waits in ``run_start``, whatever for, refreshes excepted."""
 
 _COLUMNS = ("useful", *LOST)
 _INDEX = {name: column for column, name in enumerate(_COLUMNS)}
@@ -149,7 +152,7 @@ class Ledger:
     program, result
         What ran, and what ``run_timing`` returned for it.
     prompt_end : int
-        As in the run: tokens from there on were generated.
+        As in the run: tokens from there on were generated. Of a batch it does not matter.
 
     Members: ``work``; ``spans``; ``durations``: cycles of each span, from the last issue before to its own last one.
     Raises AttributionError if the tiles and stalls of a span are not its duration.
@@ -176,13 +179,23 @@ class Ledger:
             slots[_INDEX[STALL_BUCKETS[cause]]] += cycles * self.work.slots_per_cycle
         return self._attribution(self._result.cycles, slots)
 
+    def at(self, position: int) -> NDArray[np.bool_]:
+        """The spans of the step at ``position``; of a sequence whose steps take several, its last one.
+
+        Raises AttributionError if there is no such step, or if requests of a batch were there in different steps.
+        """
+        steps = np.unique(self.spans["step"][self.spans["position"] == position])
+        if len(steps) != 1:
+            raise AttributionError(f"position {position} belongs to {len(steps)} steps of the run, not to one")
+        return np.asarray(self.spans["step"] == steps[0])
+
     def step(self, position: int) -> Attribution:
-        """All instructions at ``position``, each with the stalls in front of it."""
-        return self._part(self.spans["position"] == position)
+        """All instructions of the step at ``position``, each with the stalls in front of it."""
+        return self._part(self.at(position))
 
     def layers(self, position: int) -> Iterator[tuple[str, Attribution]]:
         """The step at ``position`` by layer: before the layers, each of them, behind them."""
-        at = self.spans["position"] == position
+        at = self.at(position)
         inside = np.array([self.work.in_loop[index] for index in self.spans["index"]], bool)
         loop = int(np.argmax(self.work.in_loop)) if any(self.work.in_loop) else 0
         yield "before the layers", self._part(at & ~inside & (self.spans["index"] < loop))
@@ -192,13 +205,13 @@ class Ledger:
 
     def instructions(self, position: int) -> Iterator[tuple[int, str, Attribution]]:
         """The step at ``position`` by instruction, all layers together: (index, name, where its cycles went)."""
-        at = self.spans["position"] == position
+        at = self.at(position)
         for index in np.unique(self.spans["index"][at]).tolist():
             yield index, self.work.names[index], self._part(at & (self.spans["index"] == index))
 
     def window(self, position: int) -> tuple[int, int]:
         """First cycle of the step at ``position``, and the one behind its last tile."""
-        at = np.flatnonzero(self.spans["position"] == position)
+        at = np.flatnonzero(self.at(position))
         end = int(self.spans["last_issue"][at[-1]]) + 1
         return end - int(self.durations[at].sum()), end
 
@@ -216,11 +229,12 @@ class Ledger:
             slots[:, _INDEX[STALL_BUCKETS[cause]]] += spans[f"stall_{cause}"] * per_cycle
         slots[:, _INDEX["refresh"]] += spans["refresh"] * per_cycle
         slots[:, _INDEX["memory"]] -= spans["refresh"] * per_cycle
-        for index, instruction in enumerate(self.work.instructions):
-            at = spans["index"] == index
-            if instruction.op == Op.EMB and instruction.operand == Operand.TOKEN:
-                generated = at & (spans["position"] >= prompt_end)
-                _move(slots, generated, "memory", "token_gap")
+        if self._result.batch:
+            _move(slots, np.diff(spans["step"], prepend=-1) > 0, "memory", "step_gap")
+        else:
+            tokens = [one.op == Op.EMB and one.operand == Operand.TOKEN for one in self.work.instructions]
+            generated = np.array(tokens, bool)[spans["index"]] & (spans["position"] >= prompt_end)
+            _move(slots, generated, "memory", "token_gap")
         if len(spans):  # what the first tile of the run waits for
             first = np.arange(len(spans)) == 0
             for name in LOST:
@@ -230,9 +244,14 @@ class Ledger:
         for index, instruction in enumerate(self.work.instructions):
             at = spans["index"] == index
             issued = spans["tiles"][at] * per_cycle
-            useful = self.work.products(index, spans["position"][at])
+            if instruction.op == Op.EMB:
+                slots[at, _INDEX["embedding"]] += issued
+                continue
+            counted = spans["tiles"][at] * spans["rows"][at] * self.work.row_slots
+            useful = self.work.products(index, spans["rows"][at], spans["attended"][at])
             slots[at, _INDEX["useful"]] += useful
-            slots[at, _INDEX["embedding" if instruction.op == Op.EMB else "padding"]] += issued - useful
+            slots[at, _INDEX["padding"]] += counted - useful
+            slots[at, _INDEX["idle_rows"]] += issued - counted
         return slots
 
 
@@ -240,8 +259,8 @@ def counter_attribution(counters: Mapping[str, int], ledger: Ledger) -> Attribut
     """A whole run by counters alone: the stall registers and ``refresh_stalls``, as gateware and timing both have them.
 
     The tiles are split by the program, which ``ledger`` knows from a run of the same positions. The causes are not
-    split further: nothing is ``run_start``, and a generated token's row is ``memory``. Raises AttributionError if the
-    counters' tiles are not those of the program.
+    split further: nothing is ``run_start`` or ``step_gap``, and a generated token's row is ``memory``. Raises
+    AttributionError if the counters' tiles are not those of the program.
     """
     per_cycle = ledger.work.slots_per_cycle
     tiles = ledger.run()
@@ -250,7 +269,7 @@ def counter_attribution(counters: Mapping[str, int], ledger: Ledger) -> Attribut
         raise AttributionError(f"the run issued {counters['tiles']} tiles, its program has {expected}")
     lost = dict.fromkeys(LOST, 0)
     lost["parameters"] = int(ledger.spans["params"].sum()) * per_cycle
-    for name in ("embedding", "padding"):
+    for name in ("embedding", "padding", "idle_rows"):
         lost[name] = tiles.lost_slots[name]
     for cause in STALL_CAUSES:
         lost[STALL_BUCKETS[cause]] += counters[f"stall_{cause}"] * per_cycle

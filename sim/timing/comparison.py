@@ -6,7 +6,8 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
-from hw.board.gpt2_map import STALL_CAUSES
+from hw.board.gpt2_map import SAMPLING_REGISTERS, STALL_CAUSES, Flags, row_register
+from hw.gpt2.sampled_token import BoardSampling
 from sim.devices.memory_config import DeviceTiming
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard
@@ -14,7 +15,8 @@ from sim.timing.attribution import AttributionError, Ledger, counter_attribution
 from sim.timing.gateware import Run, run_gateware
 from sim.timing.overrides import TimingOverrides
 from sim.timing.result import TimingResult
-from sim.timing.run import run_timing
+from sim.timing.run import run_batch_timing, run_timing
+from sim.timing.run_start import Request
 
 __all__ = [
     "Comparison",
@@ -86,13 +88,13 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class GatewareRun:
-    """What the gateware did: its counters as in ``Comparison``, and all tokens that it left."""
+    """What the gateware did: its counters as in ``Comparison``, and all tokens that it left in each row."""
 
     run: Run
     memory_name: str
     memory: DeviceTiming
     counters: Mapping[str, int]
-    tokens: Sequence[int]
+    tokens: Sequence[Sequence[int]]
 
     def compared(self, *, memory: DeviceTiming | None = None, overrides: TimingOverrides | None = None) -> Comparison:
         """Run the timing model, with the tokens that the gateware generated.
@@ -108,7 +110,7 @@ def compared(run: Run, memory_name: str, counters: Mapping[str, int], result: Ti
     timing = _counters(result)
     buckets, why = {}, ""
     try:
-        ledger = Ledger(run.program, result, run.registers["prompt_end"])
+        ledger = Ledger(run.program, result, run.registers.get("prompt_end", 0))
         rtl, own = (counter_attribution(side, ledger).lost_cycles for side in (counters, timing))
         buckets = {name: (rtl[name], own[name]) for name in rtl}
     except AttributionError as error:
@@ -141,25 +143,46 @@ def compare(
 
 
 def run_model(
-    run: Run, tokens: Sequence[int], memory: DeviceTiming, overrides: TimingOverrides | None = None
+    run: Run, tokens: Sequence[Sequence[int]], memory: DeviceTiming, overrides: TimingOverrides | None = None
 ) -> dict[str, int]:
-    """Counters of the timing model, as in ``Comparison``; ``tokens`` with those that the gateware generated."""
+    """Counters of the timing model, as in ``Comparison``; ``tokens`` of each row with those that the gateware
+    generated."""
     return _counters(_timed(run, tokens, memory, overrides))
 
 
-def _timed(run: Run, tokens: Sequence[int], memory: DeviceTiming, overrides: TimingOverrides | None) -> TimingResult:
+def _timed(
+    run: Run, tokens: Sequence[Sequence[int]], memory: DeviceTiming, overrides: TimingOverrides | None
+) -> TimingResult:
     registers = run.registers
+    flags, rows = registers["flags"], run.program.core.rows
+    own = {name: value for name, value in registers.items() if "_base" in name}  # a run may have its cache elsewhere
+    if rows > 1 and flags & Flags.BATCH:
+        requests = {row: _request(run, row, tokens[row]) for row in range(rows) if registers["batch_rows"] >> row & 1}
+        return run_batch_timing(run.program, requests, flags=flags, memory=memory, registers=own, overrides=overrides)
+    first = _request(run, 0, tokens[0])
     return run_timing(
         run.program,
-        position=registers["position"],
-        prompt_end=registers["prompt_end"],
-        max_new_tokens=registers["max_new_tokens"],
-        flags=registers["flags"],
-        stop_ids=[registers[f"stop_{i}"] for i in range(registers["stop_count"])],
-        tokens=tokens,
+        position=first.position,
+        prompt_end=first.prompt_end,
+        max_new_tokens=first.max_new_tokens,
+        flags=flags,
+        stop_ids=first.stop_ids,
+        tokens=first.tokens,
+        sampling=first.sampling,
         memory=memory,
+        registers=own,
         overrides=overrides,
     )
+
+
+def _request(run: Run, row: int, tokens: Sequence[int]) -> Request:
+    def of_row(name: str) -> int:
+        return run.registers[row_register(name, row)]
+
+    stops = tuple(of_row(f"stop_{i}") for i in range(of_row("stop_count")))
+    seed, drawn = (run.registers.get(row_register(name, row), 0) for name in SAMPLING_REGISTERS)
+    sampling = BoardSampling.of_registers(seed, drawn)
+    return Request(of_row("position"), of_row("prompt_end"), of_row("max_new_tokens"), stops, tuple(tokens), sampling)
 
 
 def _counters(result: TimingResult) -> dict[str, int]:

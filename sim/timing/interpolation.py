@@ -5,6 +5,9 @@ cycles are interpolated over rows, not over positions; and only between two simu
 them that lie on the line within :data:`TOLERANCE`. Where they do not, both halves are simulated closer. A row of keys
 may cost more than a row of values (on small cores it does), so two contexts decide: one that fills its last block of T
 positions and the next one, between which the shares of keys and values differ most.
+
+A core with R rows takes R positions of a prompt in a step; its curve is one of steps, so between them nothing is
+interpolated that it does not do.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from hw.board.program import Program
-from hw.gpt2.isa import Access, AccessKind
+from hw.gpt2.isa import Access, AccessKind, Operand
 from sim.timing.machine import Machine
 from sim.timing.result import TimingResult
 
-__all__ = ["TOLERANCE", "Curve", "Prefill", "Proof", "prefill", "step_cycles", "step_rows"]
+__all__ = ["TOLERANCE", "Curve", "Prefill", "Proof", "prefill", "prompt_rows", "step_cycles", "step_rows"]
 
 TOLERANCE = 1e-4
 """Largest relative distance of a deciding context from the line."""
@@ -27,8 +30,12 @@ _EXACT_ROWS = 6_000_000
 """A prompt that streams fewer rows is simulated whole: that takes some seconds."""
 
 
-def step_rows(program: Program, attended: int, *, prompt: bool = False) -> int:
-    """Rows that one step streams with ``attended`` positions, its own included; ``prompt``: a prompt step."""
+def step_rows(program: Program, attended: int, *, prompt: bool = False, tokens: int = 1, requests: int = 1) -> int:
+    """Rows that one step streams with ``attended`` positions, its own included; ``prompt``: a prompt step.
+
+    ``tokens`` : positions of a sequence that the step takes, the last of which attends to so many. ``requests`` : of a
+    batch, each at that position.
+    """
     core, get = program.core, program.registers.__getitem__
     keys = -(-attended // core.lanes) * get("key_words")
     values = -(-attended // core.tile) * get("value_strips")
@@ -41,7 +48,10 @@ def step_rows(program: Program, attended: int, *, prompt: bool = False) -> int:
             loop_end, repeat = index + 1 + access.length, access.count
         elif not (prompt and access.decode_only):
             heads = {AccessKind.KEYS: keys, AccessKind.VALUES: values}.get(access.kind)
-            rows += repeat * (access.count if heads is None else access.heads * heads)
+            times = 1 if access.kind == AccessKind.WEIGHTS else requests
+            if access.kind == AccessKind.EMBED and access.operand == Operand.TOKEN:
+                times = tokens * requests
+            rows += repeat * times * (access.count if heads is None else access.heads * heads)
     return rows
 
 
@@ -49,21 +59,25 @@ def step_cycles(machine: Machine, attended: int, *, prompt: bool = False) -> int
     """Cycles of a steady step, the second of two, with ``attended`` positions (2 or more), its own included.
 
     A decode step counts from the token before to its own token, a prompt step from its first tile to that of the next
-    position, in a ring on board 0. Raises ValueError if there is no such pair of steps within the context.
+    step, in a ring on board 0. Prompt steps take as many positions as the core has rows. Raises ValueError if there is
+    no such pair of steps within the context.
     """
-    limit = machine.context
-    if not 2 <= attended <= limit - prompt:
-        raise ValueError(f"attended must be 2 to {limit - prompt} for two steps in a row, got {attended!r}")
-    first = attended - 2
+    limit, rows = machine.context, machine.rows if prompt else 1
+    most = limit - rows if prompt else limit
+    if not 2 * rows <= attended <= most or attended % rows:
+        whole = f", a multiple of {rows}," if rows > 1 else ""
+        raise ValueError(f"attended must be {2 * rows} to {most}{whole} for two steps in a row, got {attended!r}")
+    first = attended - 2 * rows
     if prompt:
-        run = machine.run(first, attended + 1, 1, stop_position=attended)[0]
-        return _begin(run, attended) - _begin(run, attended - 1)
+        end = attended + rows
+        run = machine.run(first, end, 1, stop_position=end - 1)[0]
+        return _begin(run, end - 1) - _begin(run, attended - 1)
     before, own = machine.run(first, first + 1, 2)[0].token_cycles
     return own - before
 
 
 def _begin(run: TimingResult, position: int) -> int:
-    """Cycle of the run in which the first tile of ``position`` was issued."""
+    """Cycle of the run in which the first tile of the step that ends at ``position`` was issued."""
     return int(run.spans["first_issue"][run.spans["position"] == position][0])
 
 
@@ -163,10 +177,12 @@ class Curve:
 class Prefill:
     """Cycles from start to the first new token of a prompt.
 
-    ``simulated`` : positions that were simulated, all of them if ``proofs`` is empty.
+    ``steps`` : that it takes, a position each or, on a core with rows, up to so many. ``simulated`` : steps that were
+    simulated, all of them if ``proofs`` is empty; the contexts of ``proofs`` count steps.
     """
 
     cycles: int
+    steps: int
     simulated: int
     proofs: tuple[Proof, ...]
 
@@ -180,37 +196,50 @@ def prefill(
 ) -> Prefill:
     """Cycles of a prompt of ``prompt_tokens`` from an empty cache to its first new token, in a ring on board 0.
 
-    A prompt that streams at most ``exact_rows`` rows is simulated whole, a longer one by its first and its last
-    position and steps between, as far as they are needed; ``progress`` is told before each of them what it is, how many
-    are done and how many are known to be needed. Raises ValueError if it does not fit the context.
+    A prompt that streams at most ``exact_rows`` rows is simulated whole, a longer one by its first and its last step
+    and steps between, as far as they are needed; ``progress`` is told before each of them what it is, how many are done
+    and how many are known to be needed. Raises ValueError if it does not fit the context.
     """
-    limit = machine.context
+    limit, rows = machine.context, machine.rows
     if not 1 <= prompt_tokens <= limit:
         raise ValueError(f"prompt_tokens must be 1 to {limit}, got {prompt_tokens!r}")
 
     def run(position: int, stop: int | None = None) -> TimingResult:
         return machine.run(position, prompt_tokens, 1, stop_position=stop)[0]
 
-    every = range(1, prompt_tokens + 1)
-    rows = sum(step_rows(program, n, prompt=n < prompt_tokens) for program in machine.programs for n in every)
-    if prompt_tokens < 4 or rows <= exact_rows:
-        return Prefill(run(0).token_cycles[0], prompt_tokens, ())
+    steps = -(-prompt_tokens // rows)
+    if steps < 4 or prompt_rows(machine, prompt_tokens) <= exact_rows:
+        return Prefill(run(0).token_cycles[0], steps, steps, ())
 
-    def tell(position: int, done: int, needed: int) -> None:
+    def tell(step: int, done: int, needed: int) -> None:
         if progress:
+            position = min(step * rows, prompt_tokens)
             progress(f"timing a prompt, position {position} of {prompt_tokens}", done, needed)
 
+    def streamed(step: int) -> int:
+        return max(step_rows(program, step * rows, prompt=True, tokens=rows) for program in machine.programs)
+
     curve = Curve(
-        lambda attended: step_cycles(machine, attended, prompt=True),
-        lambda attended: max(step_rows(program, attended, prompt=True) for program in machine.programs),
-        machine.programs[0].core.tile,
-        lambda position, done, needed: tell(position, done, needed + 2),  # the first and the last come behind them
+        lambda step: step_cycles(machine, step * rows, prompt=True),
+        streamed,
+        machine.programs[0].core.tile // rows,
+        lambda step, done, needed: tell(step, done, needed + 2),  # the first and the last come behind them
     )
-    between = curve.total(2, prompt_tokens - 1)
+    between = curve.total(2, steps - 1)
     count = len(curve.samples)
     tell(1, count, count + 2)
-    first = _begin(run(0, stop=1), 1)
-    tell(prompt_tokens, count + 1, count + 2)
-    last = run(prompt_tokens - 2)
+    first = _begin(run(0, stop=2 * rows - 1), 2 * rows - 1)
+    tell(steps, count + 1, count + 2)
+    last = run((steps - 2) * rows)
     cycles = first + between + last.token_cycles[0] - _begin(last, prompt_tokens - 1)
-    return Prefill(round(cycles), count + 2, tuple(curve.proofs))
+    return Prefill(round(cycles), steps, count + 2, tuple(curve.proofs))
+
+
+def prompt_rows(machine: Machine, prompt_tokens: int) -> int:
+    """Rows that a prompt of so many tokens streams on all boards together: about the cycles of its simulation."""
+    rows, total = machine.rows, 0
+    for first in range(0, prompt_tokens, rows):
+        end = min(first + rows, prompt_tokens)
+        for program in machine.programs:
+            total += step_rows(program, end, prompt=end < prompt_tokens, tokens=end - first)
+    return total

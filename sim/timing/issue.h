@@ -4,17 +4,18 @@
 #include <vector>
 #include "fetch.h"
 #include "hardware.h"
+#include "result_queue.h"
+#include "row.h"
 
 namespace timing {
 
 // What the other units say in a cycle.
 struct Hazards {
     bool keys, values;   // commit of that kind under way
-    bool statistics;     // vector under way
-    const uint64_t* norm_free;     // cycle from which each scalar set may be used
-    const uint64_t* softmax_free;  // ... each head
-    bool score_room;     // no score row is free
-    bool logits;         // logits writer is full
+    const Row* rows;     // what each row has under way
+    bool statistics;     // vector of a row at work under way
+    bool score_room;     // no score row of a row at work is free
+    bool logits;         // a logits writer is full
     bool row;            // the stream has a row
     bool waiting;        // fetch is at a token boundary
     bool ring;           // there are other boards
@@ -22,6 +23,7 @@ struct Hazards {
     bool sums;           // sums of other boards are missing
     bool best;           // ... their arg-max
     bool room;           // results can be sent
+    bool queue;          // no more results can wait
 };
 
 // What a cycle of the issue unit did.
@@ -35,7 +37,11 @@ struct Issued {
     int commit = COMMIT_NONE;
     uint32_t index = 0, dst = 0;  // logits strip; strip address
     uint32_t tiles = 0, head = 0, stats_set = 0;  // rows of scores of a head
-    uint32_t layer = 0, position = 0;
+    uint32_t layer = 0, rows = 0, decides = 0;  // rows: that take part; decides: whose logits count
+    Positions positions;
+    // Where there are results: the cycles of issue that their times count from (first and last result).
+    uint64_t first_at = 0, last_at = 0;
+    uint32_t results = 1;
 };
 
 class Issue {
@@ -45,7 +51,11 @@ public:
 
     Issue(const Sizes& sizes, const Registers& cfg)
         : sizes_(sizes), cfg_(cfg), strip_free_(sizes.strip_addresses + sizes.strips_per_word),
-          missing_(strip_free_.size()), acc_used_(sizes.acc_depth, NEVER) {}
+          missing_(strip_free_.size()), acc_used_(sizes.acc_depth, NEVER), results_(sizes) {}
+
+    // The result queue of a core with int8 weights.
+    bool queue_full(uint64_t now) { return results_.full(now); }
+    bool queue_empty(uint64_t now) { return !results_.owed(now); }
 
     // Another board's strip can be read by tiles that issue from now on.
     void arrive(uint32_t strip) { --missing_[strip]; }
@@ -82,6 +92,8 @@ private:
         is_mm_ = code_->op == OP_MM || code_->op == OP_EMB, is_sc_ = code_->op == OP_SC;
         head_kv_ = code_->head0 * (is_sc_ ? cfg_.key_words : cfg_.value_strips);
         rows_ = !is_mm_ || !code_->first ? 0 : code_->params == PARAMS_NORM ? 2 : code_->params == PARAMS_BIAS;
+        served_ = code_->op == OP_MM ? sizes_.strips_per_row : 1;
+        if (served_ == 2 && code_->first) ++rows_;  // scales
         const uint32_t words = code_->op == OP_EMB ? 1 : code_->words;
         last_middle_ = is_mm_ ? words - 1 : cur.position / (is_sc_ ? sizes_.lanes : sizes_.tile);
         last_inner_ = uint32_t(is_sc_ ? cfg_.key_words : cfg_.value_strips) - 1;
@@ -112,7 +124,7 @@ private:
         const Instruction& code = *code_;
         const uint32_t group_left = code.strips - base_, strip = base_ + inner_;
         const uint32_t inner_last = is_mm_ ? std::min<uint32_t>(group_left, code.group) - 1 : last_inner_;
-        inner_end_ = inner_ == inner_last, middle_end_ = middle_ == last_middle_;
+        inner_end_ = inner_ + served_ - 1 == inner_last, middle_end_ = middle_ == last_middle_;
         outer_end_ = is_mm_ ? group_left <= uint32_t(code.group) : base_ + 1 == uint32_t(code.heads);
         param_ = middle_ == 0 && rows_taken_ < rows_ && strip % sizes_.param_strips == 0;
         end_ = !param_ && inner_end_ && middle_end_ && outer_end_;
@@ -163,42 +175,59 @@ private:
             const bool keys = code.commit == COMMIT_KEYS, values = code.commit == COMMIT_VALUES;
             if ((keys && h.keys) || (values && h.values)) return STALL_WRITER;
             if (code.stats && h.statistics) return STALL_STATISTICS;
-            if (param_ && now < param_free_[rows_taken_ & 1]) return STALL_PARAMS;
+            if (param_ && now < param_free_[rows_taken_]) return STALL_PARAMS;
         }
         if (!param_) {
-            if (!acc_start_ && now - acc_used_[acc_] < sizes_.accumulator_latency) return STALL_ACCUMULATOR;
+            if (!acc_start_ && accumulating(now)) return STALL_ACCUMULATOR;
             if (is_sc_ && acc_end_ && h.score_room) return STALL_SCORE_ROOM;
         }
-        if (!is_mm_ && (!is_sc_ || (middle_ == 0 && inner_ == 0)) && now < h.softmax_free[head_]) return STALL_SOFTMAX;
+        if (!is_mm_ && (!is_sc_ || (middle_ == 0 && inner_ == 0)) && probabilities_missing(h, now)) return STALL_SOFTMAX;
         if (!param_) {
-            const bool norm = is_mm_ && acc_end_ && code.params == PARAMS_NORM && now < h.norm_free[code.norm];
+            const bool norm = is_mm_ && acc_end_ && code.params == PARAMS_NORM && scalars_missing(h, now);
             if (norm && !h.sums) return STALL_NORM;
             if (busy(operand_, needed_, now)) return STALL_OPERAND;
             if (norm || owed(operand_, needed_)) return STALL_LINK;
             if (needed_ && soon(operand_ / sizes_.strips_per_word, now)) return STALL_LINK;
             const bool claims = strip_ && !code.send;
-            if (claims && (owed(dst_, 1) || soon(dst_ / sizes_.strips_per_word, now))) return STALL_LINK;
+            if (claims && (owed(dst_, served_) || soon(dst_ / sizes_.strips_per_word, now))) return STALL_LINK;
         }
         if (busy(new_, new_needed_, now)) return STALL_NEW_KV;
-        if (strip_ && now < strip_free_[dst_]) return STALL_RESULT;
-        if (!param_ && acc_end_ && logits_ && h.logits) return STALL_RESULT;
+        if (strip_ && busy(dst_, served_, now)) return STALL_RESULT;
+        if (!param_ && acc_end_ && ((logits_ && h.logits) || h.queue)) return STALL_RESULT;
         if (strip_ && code.send && !h.room) return STALL_SEND;
         return h.row ? -1 : STALL_STREAM;
+    }
+
+    bool accumulating(uint64_t now) const {
+        for (uint32_t i = 0; i < served_; ++i)
+            if (now - acc_used_[acc_ + i] < sizes_.accumulator_latency) return true;
+        return false;
+    }
+    bool probabilities_missing(const Hazards& h, uint64_t now) const {
+        return any_row(cur.rows, [&](uint32_t r) { return now < h.rows[r].softmax.free_at[head_]; });
+    }
+    bool scalars_missing(const Hazards& h, uint64_t now) const {
+        return any_row(cur.rows, [&](uint32_t r) { return now < h.rows[r].statistics.norm_free[code_->norm]; });
     }
 
     void fire(Issued& out, uint64_t now) {
         const Instruction& code = *code_;
         changed_ = true;
-        out.layer = cur.layer, out.position = cur.position, out.stats_set = code.stats_set;
+        out.layer = cur.layer, out.stats_set = code.stats_set;
+        out.rows = cur.rows, out.decides = cur.step.decides, out.positions = cur.step.positions;
         out.param = param_, out.end = end_, out.head = head_;
         out.head_start = is_sc_ && middle_ == 0 && inner_ == 0;
         if (param_) {
-            param_free_[rows_taken_ & 1] = now + sizes_.param_strips;
+            param_free_[rows_taken_] = now + sizes_.param_strips / sizes_.strips_per_row;
             ++rows_taken_;
             return;
         }
-        acc_used_[acc_] = now;
-        if (strip_) strip_free_[dst_] = now + sizes_.written + 1;
+        out.results = served_;
+        if (acc_end_) out.first_at = results_.issue(served_, now), out.last_at = out.first_at + served_ - 1;
+        for (uint32_t i = 0; i < served_; ++i) {
+            acc_used_[acc_ + i] = now;
+            if (strip_) strip_free_[dst_ + i] = out.first_at + i + sizes_.written + 1;
+        }
         out.strip = strip_, out.logits = acc_end_ && logits_, out.strip_last = is_sc_ ? middle_end_ : end_;
         out.score_start = is_sc_ && acc_end_, out.score_last = out.score_start && middle_end_;
         out.tiles = middle_ + 1, out.index = code.dst + base_ + inner_;
@@ -211,7 +240,7 @@ private:
     void step() {
         rows_taken_ = 0;
         if (!inner_end_) {
-            ++inner_;
+            inner_ += served_;
             return;
         }
         inner_ = 0;
@@ -234,10 +263,12 @@ private:
     std::vector<uint64_t> strip_free_;  // scoreboard: cycle from which a strip may be read or written again
     std::vector<int32_t> missing_;      // results that other boards owe each strip, less those that have come
     std::vector<uint64_t> acc_used_;    // cycle of the last tile on an accumulator
-    uint64_t param_free_[2] = {0, 0};
+    uint64_t param_free_[3] = {0, 0, 0};
+    ResultQueue results_;
     uint64_t announced_at_ = NEVER;  // cycle in which the first word of the latest announcement is noted
     uint32_t announced_word_ = 0, announced_last_ = 0;
     uint32_t base_ = 0, middle_ = 0, inner_ = 0, rows_taken_ = 0, head_src_ = 0, head_kv_ = 0;
+    uint32_t served_ = 1;  // strips of a row
     uint32_t rows_ = 0, last_middle_ = 0, last_inner_ = 0;
     bool is_mm_ = false, is_sc_ = false, changed_ = false;
     bool inner_end_ = false, middle_end_ = false, outer_end_ = false, param_ = false, end_ = false;

@@ -3,6 +3,7 @@
 #include "clocked_queue.h"
 #include "hardware.h"
 #include "record.h"
+#include "step.h"
 #include "write_command.h"
 
 namespace timing {
@@ -11,12 +12,13 @@ class KvWriter {
 public:
     uint32_t committed = 0;
 
-    KvWriter(const Sizes& sizes, const Registers& cfg, Record& record) : sizes_(sizes), cfg_(cfg), record_(record) {}
+    KvWriter(const Sizes& sizes, const Registers& cfg, Record& record)
+        : sizes_(sizes), cfg_(cfg), record_(record), batch_(is_batch(sizes, cfg)) {}
 
-    // A product of `kind` that commits was issued to its end at `now`; `strip`: with results.
-    void commit_start(bool values, bool strip, uint32_t layer, uint32_t position, uint64_t now) {
+    // A product of `kind` that commits was issued to its end at `now`; `strip`: with results, of `rows` at `positions`.
+    void commit_start(bool values, bool strip, uint32_t layer, uint32_t rows, const Positions& positions, uint64_t now) {
         under_way_[values] = true;
-        if (strip) commits_.push({now + sizes_.write, values, layer, position});
+        if (strip) commits_.push({now + sizes_.write, values, layer, rows, positions});
     }
 
     bool hazard(bool values) const { return under_way_[values] || busy(values); }
@@ -48,19 +50,15 @@ public:
                 break;
             case PRODUCTS: state_ = BLOCK; break;
             case BLOCK: {
-                const uint64_t block = now_.position / (now_.values ? sizes_.tile : sizes_.lanes) * words();
-                head_row_ = now_.values ? cfg_.value_base + now_.layer * cfg_.value_layer_rows + block
-                                        : cfg_.key_base + now_.layer * cfg_.key_layer_rows + block;
+                const RowRegisters& own = cfg_.row[batch_ ? row() : 0];
+                const uint64_t block = position() / (now_.values ? sizes_.tile : sizes_.lanes) * words();
+                head_row_ = now_.values ? own.value_base + now_.layer * cfg_.value_layer_rows + block
+                                        : own.key_base + now_.layer * cfg_.key_layer_rows + block;
                 state_ = WRITE;
                 break;
             }
             case WRITE:
-                if (!taken) break;
-                if (++word_ < words()) break;
-                word_ = 0, head_row_ += now_.values ? cfg_.value_head_rows : cfg_.key_head_rows;
-                if (++head_ < uint64_t(cfg_.heads)) break;
-                working_ = false, state_ = now_.values ? ANSWERS : IDLE;
-                if (!now_.values) record_.event(UNIT_KV_WRITER, 0, now_.layer, began_, now + 1);
+                if (taken) written(now);
                 break;
             case ANSWERS:
                 if (outstanding) break;
@@ -79,13 +77,30 @@ private:
     struct Job {
         uint64_t at;
         bool values;
-        uint32_t layer, position;
+        uint32_t layer, rows;  // rows that are not yet written
+        Positions positions;
     };
 
+    // One word; behind the last of a row the next row, behind the last row the next job.
+    void written(uint64_t now) {
+        if (++word_ < words()) return;
+        word_ = 0, head_row_ += now_.values ? cfg_.value_head_rows : cfg_.key_head_rows;
+        if (++head_ < uint64_t(cfg_.heads)) return;
+        head_ = 0, now_.rows &= now_.rows - 1;
+        if (now_.rows) {
+            state_ = PRODUCTS;
+            return;
+        }
+        working_ = false, state_ = now_.values ? ANSWERS : IDLE;
+        if (!now_.values) record_.event(UNIT_KV_WRITER, 0, now_.layer, began_, now + 1);
+    }
+
+    uint32_t row() const { return lowest_row(now_.rows); }
+    uint32_t position() const { return now_.positions[row()]; }
     uint64_t words() const { return now_.values ? cfg_.value_strips : cfg_.key_words; }
     uint32_t slot_in_tile() const {
-        const uint32_t group = now_.position % sizes_.tile / sizes_.lanes * sizes_.lanes;
-        return group + (now_.position + head_) % sizes_.lanes;
+        const uint32_t group = position() % sizes_.tile / sizes_.lanes * sizes_.lanes;
+        return group + (position() + head_ * sizes_.rows) % sizes_.lanes;
     }
     bool busy(bool values) const {
         if (working_ && now_.values == values) return true;
@@ -97,6 +112,7 @@ private:
     const Sizes& sizes_;
     const Registers& cfg_;
     Record& record_;
+    const bool batch_;
     Queue<Job> commits_;           // on the way through the pipeline
     Queue<Job> waiting_;
     Job now_{};

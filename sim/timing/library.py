@@ -20,7 +20,12 @@ _POINTER, _U64, _INT = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
 _SIGNATURES: Mapping[str, tuple[object, tuple[object, ...]]] = {
     "timing_new": (
         _POINTER,
-        (*(_POINTER, _POINTER), *(_POINTER, _U64) * 3, ctypes.POINTER(MemoryConfig), _U64, _POINTER),
+        (
+            *(_POINTER, _POINTER),
+            *(_POINTER, _U64) * 2,
+            *(_POINTER, _POINTER),
+            *(ctypes.POINTER(MemoryConfig), _U64, _POINTER),
+        ),
     ),
     "timing_ring_new": (_POINTER, (_POINTER, _U64, _POINTER, ctypes.POINTER(LinkConfig))),
     "timing_ring_delete": (None, (_POINTER,)),

@@ -1,4 +1,4 @@
-// Logits writer (hw/gpt2/logits_writer.py) and its turn at the memory ports (hw/board/write_arbiter.py).
+// Logits writer of a row (hw/gpt2/logits_writer.py).
 #pragma once
 #include "clocked_queue.h"
 #include "hardware.h"
@@ -9,9 +9,9 @@ namespace timing {
 
 class LogitsWriter {
 public:
-    LogitsWriter(const Sizes& sizes, const Registers& cfg, Record& record)
-        : sizes_(sizes), cfg_(cfg), record_(record), enabled_(cfg.flags & FLAG_WRITE_LOGITS),
-          parts_(sizes.port_bytes / (sizes.lanes * 4)) {}
+    LogitsWriter(const Sizes& sizes, const Registers& cfg, uint64_t base, uint32_t row, Record& record)
+        : sizes_(sizes), cfg_(cfg), record_(record), base_(base), row_(row),
+          enabled_(cfg.flags & FLAG_WRITE_LOGITS), parts_(sizes.port_bytes / (sizes.lanes * 4)) {}
 
     // A strip of logits was issued at `now`; `last`: of its product.
     void strip(uint32_t index, bool last, uint32_t position, uint64_t now) {
@@ -19,7 +19,8 @@ public:
     }
 
     bool full() const { return enabled_ && words_.size() + complete_ + sizes_.logits_margin > sizes_.logits_depth; }
-    bool busy() const { return !words_.empty() || complete_; }
+    bool busy() const { return showing() || complete_; }
+    bool showing() const { return !words_.empty(); }
 
     WriteCommand command() {
         WriteCommand out;
@@ -37,10 +38,10 @@ public:
             const Strip strip = strips_.front();
             strips_.pop();
             const uint64_t word = strip.index / parts_;
-            gathered_.row = cfg_.logits_base + strip.position * cfg_.logits_rows + word / sizes_.channels;
+            gathered_.row = base_ + strip.position * cfg_.logits_rows + word / sizes_.channels;
             gathered_.channel = word % sizes_.channels;
             complete_ = strip.last || strip.index % parts_ == parts_ - 1;
-            if (complete_) record_.event(UNIT_LOGITS_WRITER, gathered_.channel, word, now, now + 1);
+            if (complete_) record_.event(UNIT_LOGITS_WRITER, gathered_.channel + row_ * sizes_.channels, word, now, now + 1);
         }
     }
 
@@ -58,25 +59,14 @@ private:
     const Sizes& sizes_;
     const Registers& cfg_;
     Record& record_;
+    const uint64_t base_;
+    const uint32_t row_;
     const bool enabled_;
     const uint32_t parts_;
     Queue<Strip> strips_;  // on the way through the pipeline
     Queue<Word> words_;
     Word gathered_{};
     bool complete_ = false;
-};
-
-// Key/value writer first; a logits command that was shown once stays until it is taken.
-class WriteArbiter {
-public:
-    // True if the key/value writer has this cycle.
-    bool kv(const WriteCommand& kv_command) const { return kv_command.valid && !shown_; }
-    void clock(bool kv_turn, bool logits_valid, bool ready) {
-        if (!kv_turn) shown_ = logits_valid && !ready;
-    }
-
-private:
-    bool shown_ = false;
 };
 
 }  // namespace timing

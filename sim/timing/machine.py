@@ -10,7 +10,8 @@ from sim.devices.memory_config import DeviceTiming
 from sim.timing.overrides import TimingOverrides
 from sim.timing.result import TimingResult
 from sim.timing.ring import run_ring_timing
-from sim.timing.run import run_timing
+from sim.timing.run import run_batch_timing, run_timing
+from sim.timing.run_start import Request
 
 __all__ = ["Machine"]
 
@@ -41,6 +42,11 @@ class Machine:
         return len(self.programs)
 
     @property
+    def rows(self) -> int:
+        """Tokens that can share one pass over the weights."""
+        return self.programs[0].core.rows
+
+    @property
     def context(self) -> int:
         """Positions of the key/value cache."""
         return int(self.programs[0].registers["context_limit"])
@@ -54,7 +60,8 @@ class Machine:
         stop_position: int | None = None,
         events: bool = False,
     ) -> tuple[TimingResult, ...]:
-        """The result of each board. With ``stop_position`` a run ends when every board has begun that position.
+        """The result of each board for a sequence. With ``stop_position`` a run ends when every board has begun that
+        position.
 
         Raises TimingError; ValueError for programs that do not fit their core or one another.
         """
@@ -81,3 +88,16 @@ class Machine:
             stop_position=stop_position,
             events=events,
         ).boards
+
+    def run_batch(
+        self, requests: int, position: int, prompt_end: int, new_tokens: int, *, events: bool = False
+    ) -> tuple[TimingResult, ...]:
+        """The result of the board for a batch of so many equal requests.
+
+        Raises TimingError; ValueError for several boards, or for more requests than the core has rows.
+        """
+        if self.boards > 1:
+            raise ValueError(f"a batch runs on one board, got {self.boards}")
+        batch = {row: Request(position, prompt_end, new_tokens) for row in range(requests)}
+        program, memory = self.programs[0], self.memory
+        return (run_batch_timing(program, batch, memory=memory, overrides=self.overrides, events=events),)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 
@@ -11,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw.board.board_model import BANK_BYTES
+from hw.board.gpt2_map import row_register
 from hw.board.program import Program
 from hw.gpt2.isa import ACCESS_FIELDS, FIELDS, Access, Instruction
 from sim.devices.memory_config import DeviceTiming
-from sim.timing.hardware import REGISTERS, STOP_IDS, core_sizes, size_words
+from sim.timing.hardware import MAX_ROWS, REGISTERS, ROW_FIELDS, STOP_IDS, core_sizes, size_words
 from sim.timing.overrides import TimingOverrides
 from sim.timing.result import TimingResult
+from sim.timing.run_start import RunStart
 
-__all__ = ["Outcome", "RunRegisters", "TimingError", "complaint", "new_board"]
+__all__ = ["Outcome", "TimingError", "complaint", "new_board"]
 
 
 class TimingError(RuntimeError):
@@ -34,42 +35,18 @@ class Outcome(enum.IntEnum):
     STOPPED = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class RunRegisters:
-    """Registers that belong to a run, not to its program (docs/core.md section 2).
-
-    Raises ValueError for more stop ids than the core compares.
-    """
-
-    position: int
-    prompt_end: int
-    max_new_tokens: int
-    flags: int = 0
-    stop_ids: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len(self.stop_ids) > STOP_IDS:
-            raise ValueError(f"{len(self.stop_ids)} stop ids, the core compares {STOP_IDS}")
-
-    def values(self) -> dict[str, int]:
-        """By register name, the stop ids left out."""
-        own = {name: getattr(self, name) for name in ("position", "prompt_end", "max_new_tokens", "flags")}
-        return own | {"stop_count": len(self.stop_ids)}
-
-
 def new_board(
     library: ctypes.CDLL,
     program: Program,
-    run: RunRegisters,
+    start: RunStart,
     memory: DeviceTiming,
-    tokens: Sequence[int],
     registers: Mapping[str, int],
     overrides: TimingOverrides,
 ) -> int:
     """The C++ object; ``timing_delete`` of ``library`` ends it. Parameters as of ``run_timing``.
 
     Raises IsaError for a word that is not in the instruction set, ValueError for a program that does not fit the core's
-    memories.
+    memories, or requests for rows that it does not have.
     """
     config = program.core
     for what, words, depth in (
@@ -78,19 +55,23 @@ def new_board(
     ):
         if len(words) > depth:
             raise ValueError(f"program has {len(words)} {what}, core {config.name!r} holds {depth}")
-    values = {**program.registers, **registers, **run.values()}
-    stops = [*run.stop_ids, *[0] * STOP_IDS][:STOP_IDS]
+    if start.batch and (config.rows == 1 or max(start.requests) >= config.rows):
+        raise ValueError(f"core {config.name!r} has no batch of rows {sorted(start.requests)}: it has {config.rows}")
+    values = {**program.registers, **registers, **start.registers()}
     sizes = size_words(overrides.apply(core_sizes(config)))
-    cfg = np.array([*(values[name] for name in REGISTERS), *stops], np.int64)
+    cfg = np.array([*(values[name] for name in REGISTERS), *_row_values(values)], np.int64)
     instructions = _fields([Instruction.decode(word) for word in program.instructions], tuple(FIELDS), np.int32)
     descriptors = _fields([Access.decode(word) for word in program.descriptors], tuple(ACCESS_FIELDS), np.int64)
-    known = np.array(tokens, np.int64)
+    known = [start.requests[row].tokens if row in start.requests else () for row in range(MAX_ROWS)]
+    tokens = np.array([token for own in known for token in own], np.int64)
+    token_counts = np.array([len(own) for own in known], np.uint64)
     offsets = np.array([values.get(f"hbm{c}", 0) % BANK_BYTES for c in range(config.channels)], np.uint64)
     parameters = memory.memory_config(config.port_clock_mhz, config.port_bytes)
     board = library.timing_new(
         *(sizes.ctypes.data, cfg.ctypes.data),
         *(instructions.ctypes.data, len(instructions), descriptors.ctypes.data, len(descriptors)),
-        *(known.ctypes.data, len(known), ctypes.byref(parameters), memory.seed, offsets.ctypes.data),
+        *(tokens.ctypes.data, token_counts.ctypes.data),
+        *(ctypes.byref(parameters), memory.seed, offsets.ctypes.data),
     )
     return int(board)
 
@@ -102,6 +83,14 @@ def complaint(outcome: Outcome, result: TimingResult, max_cycles: int, no_progre
         where = f"at instruction {result.spans['index'][-1]} of position {result.spans['position'][-1]}"
     why = f"no tile for {no_progress_cycles} cycles" if outcome == Outcome.STUCK else f"more than {max_cycles} cycles"
     return f"run stopped {where}, cycle {result.cycles}: {why}; is the program legal, is the limit high enough?"
+
+
+def _row_values(values: Mapping[str, int]) -> list[int]:
+    """Registers of each row in the order of the C++ structure; behind row 0 they are 0 unless written."""
+    stops = [f"stop_{i}" for i in range(STOP_IDS)]
+    first = [*(values[name] for name in ROW_FIELDS), *(values.get(name, 0) for name in stops)]
+    behind = [values.get(row_register(name, row), 0) for row in range(1, MAX_ROWS) for name in (*ROW_FIELDS, *stops)]
+    return first + behind
 
 
 def _fields(

@@ -12,7 +12,7 @@ from hw.gpt2.isa import Instruction, Op, Path
 
 __all__ = ["InstructionWork"]
 
-Positions = NDArray[np.int64]
+_Counts = NDArray[np.int64]
 
 
 class InstructionWork:
@@ -22,12 +22,15 @@ class InstructionWork:
     Without them every column of a product counts as true, except logits beyond ``vocab``.
 
     Members: ``instructions``: decoded, by index; ``names``: what each computes (``program.notes``), else its operation;
-    ``in_loop``: whether it runs once a layer; ``slots_per_cycle``: products that the matrix unit makes in a cycle.
+    ``in_loop``: whether it runs once a layer; ``slots_per_cycle``: products that the matrix unit makes in a cycle, in
+    all rows of the core; ``row_slots``: in one of them. With int8 weights these are products of MM; one of fp16 takes
+    the slots of two, and counts as so many.
     """
 
     def __init__(self, program: Program) -> None:
         self.instructions = [Instruction.decode(word) for word in program.instructions]
-        self.slots_per_cycle = program.core.tile * program.core.lanes
+        self.row_slots = program.core.tile * program.core.lanes * program.core.mm_strips
+        self.slots_per_cycle = self.row_slots * program.core.rows
         self.names = _names(program, self.instructions)
         self.in_loop = _in_loop(self.instructions)
         self._core = program.core
@@ -42,30 +45,29 @@ class InstructionWork:
             for word in range(one.src, one.src + one.heads * self._registers["key_words"])
         }
 
-    def products(self, index: int, positions: Positions) -> Positions:
-        """True products of instruction ``index`` at each of ``positions``.
+    def products(self, index: int, rows: _Counts, attended: _Counts) -> _Counts:
+        """True products of instruction ``index`` in ``rows`` that together attend to ``attended`` positions, of each
+        time that it was executed.
 
-        MM: elements of its k words times true columns. SC and AV: heads x positions attended x head size. EMB: none,
-        because it multiplies by one.
+        MM: rows x elements of its k words x true columns. SC and AV: heads x positions attended x head size, in slots.
+        EMB: none, because it multiplies by one.
         """
         instruction = self.instructions[index]
         if instruction.op == Op.MM:
             elements = (instruction.words - 1) * self._core.tile + instruction.tail
-            return np.full(len(positions), elements * self._columns(index), np.int64)
+            return rows * elements * self._columns(index)
         if instruction.op in (Op.SC, Op.AV):
-            return instruction.heads * (positions + 1) * self._head_size(instruction)
-        return np.zeros(len(positions), np.int64)
+            return instruction.heads * attended * self._head_size(instruction) * self._core.mm_strips
+        return np.zeros(len(rows), np.int64)
 
-    def result_strips(self, index: int, positions: Positions) -> Positions:
-        """Strips of results that instruction ``index`` hands to the drain unit, one a cycle, at ``positions``."""
+    def result_strips(self, index: int, position: int) -> int:
+        """Strips of results that instruction ``index`` hands to the drain unit, one a cycle, at ``position``."""
         instruction = self.instructions[index]
         if instruction.op == Op.SC:
-            return instruction.heads * (positions // self._core.lanes + 1)
+            return instruction.heads * (position // self._core.lanes + 1)
         if instruction.op == Op.AV:
-            strips = instruction.heads * self._registers["value_strips"]
-        else:
-            strips = instruction.strips if instruction.op in (Op.MM, Op.EMB) and instruction.last else 0
-        return np.full(len(positions), strips, np.int64)
+            return instruction.heads * self._registers["value_strips"]
+        return instruction.strips if instruction.op in (Op.MM, Op.EMB) and instruction.last else 0
 
     def tiles_to_first_result(self, index: int, position: int) -> int:
         """Issues of instruction ``index`` up to the first tile that ends a sum, parameter rows left out."""
@@ -74,8 +76,9 @@ class InstructionWork:
             return self._registers["key_words"]
         if instruction.op == Op.AV:
             return position // self._core.tile * self._registers["value_strips"] + 1
-        words = instruction.words if instruction.op == Op.MM else 1
-        return (words - 1) * min(instruction.group, instruction.strips) + 1
+        if instruction.op == Op.EMB:
+            return 1
+        return (instruction.words - 1) * min(instruction.group, instruction.strips) // self._core.mm_strips + 1
 
     def _columns(self, index: int) -> int:
         """Columns of an MM that belong to the model, on this board."""

@@ -4,22 +4,27 @@
 #include "clocked_queue.h"
 #include "program.h"
 #include "record.h"
+#include "step.h"
 
 namespace timing {
 
 class Reader {
 public:
     Reader(const Sizes& sizes, const Program& program, const Registers& cfg, Record& record)
-        : sizes_(sizes), program_(program), cfg_(cfg), record_(record), credits_(sizes.fifo_words) {}
+        : sizes_(sizes), program_(program), cfg_(cfg), record_(record), batch_(is_batch(sizes, cfg)),
+          credits_(sizes.fifo_words) {}
 
     // The command that waits; shown to the ports while `run`.
     bool pending = false;
     uint64_t row = 0;
     uint32_t beats = 0;
+    uint32_t steps = 0;  // of a batch that it has begun
 
     struct Inputs {
         bool run, read_ready, row_popped;
         uint32_t tokens_valid, committed;
+        uint32_t steps;    // that fetch has begun; `step`: the latest of them
+        const Step& step;
     };
 
     void clock(const Inputs& in, uint64_t now) {
@@ -61,10 +66,13 @@ private:
         const Access& access = program_.descriptors[index_];
         switch (state_) {
             case START:
-                position_ = cfg_.position;
+                position_ = cfg_.row[0].position;
                 if (in.run) state_ = POSITION;
                 break;
             case POSITION:
+                if (batch_ && in.steps == steps) break;
+                steps = in.steps;
+                step_ = batch_ ? in.step : sequence_step(sizes_, cfg_, position_);
                 index_ = 0, pointer_ = cfg_.weight_base, loop_left_ = 0;
                 state_ = FETCH;
                 break;
@@ -72,19 +80,23 @@ private:
             case DECODE: decode(access); break;
             case EMBED:
                 if (!token_) state_ = PRODUCT;
-                else if (position_ < in.tokens_valid) state_ = TOKEN;
+                else if (batch_ || row_position() < in.tokens_valid) state_ = TOKEN;
                 break;
-            case TOKEN:
-                block_ = std::max<int64_t>(program_.token(position_), 0) / sizes_.tile;  // unknown: as if it were 0
+            case TOKEN: {
+                const int64_t token = program_.token(batch_ ? of_row() : 0, row_position());
+                block_ = std::max<int64_t>(token, 0) / sizes_.tile;  // unknown: as if it were 0
                 state_ = PRODUCT;
                 break;
-            case GUARD:
-                base_ = values_ ? cfg_.value_base + value_layer_ : cfg_.key_base + key_layer_;
+            }
+            case GUARD: {
+                const RowRegisters& own = cfg_.row[batch_ ? of_row() : 0];
+                base_ = values_ ? own.value_base + value_layer_ : own.key_base + key_layer_;
                 stride_ = scale_ = values_ ? cfg_.value_head_rows : cfg_.key_head_rows;
-                blocks_ = position_ / (values_ ? sizes_.tile : sizes_.lanes) + 1;
+                blocks_ = attended_position() / (values_ ? sizes_.tile : sizes_.lanes) + 1;
                 words_ = values_ ? cfg_.value_strips : cfg_.key_words;
                 if (guard_open(in.committed)) state_ = ROWS;
                 break;
+            }
             case ROWS:
                 count_ = blocks_ * words_;
                 state_ = PRODUCT;
@@ -99,25 +111,32 @@ private:
                 break;
             case RUNS:
                 if (!heads_ || !count_) {
-                    advance();
+                    next_row();
                 } else if (queued < sizes_.reader_runs) {
-                    runs_.push({base_, count_, index_, position_});
+                    runs_.push({base_, count_, index_, attended_position()});
                     base_ += stride_;
-                    if (--heads_ == 0) advance();
+                    if (--heads_ == 0) next_row();
                 }
                 break;
             case END: break;
         }
     }
 
+    // The row at work: the lowest that has not done the descriptor at hand.
+    uint32_t of_row() const { return lowest_row(step_.rows & ~done_rows_); }
+    uint32_t row_position() const { return step_.positions[of_row()]; }
+    // Up to which keys and values are read.
+    uint32_t attended_position() const { return batch_ ? row_position() : step_.last; }
+
     void decode(const Access& access) {
-        const bool prompt_step = position_ + 1 < uint64_t(cfg_.prompt_end);
         values_ = access.kind == KIND_VALUES, token_ = access.operand == OPERAND_TOKEN;
         heads_ = access.heads, count_ = access.count;
+        const bool embeds = access.kind == KIND_EMBED, attends = values_ || access.kind == KIND_KEYS;
+        by_row_ = (embeds && (token_ || batch_)) || (attends && batch_);
         if (access.kind == KIND_NEXT) {
-            ++position_;
-            state_ = position_ == uint64_t(cfg_.context_limit) ? END : POSITION;
-        } else if (access.decode_only && prompt_step) {
+            position_ = step_.last + 1;
+            state_ = !batch_ && position_ == uint64_t(cfg_.context_limit) ? END : POSITION;
+        } else if (access.decode_only && step_.prompt) {
             advance();
         } else if (access.kind == KIND_LOOP) {
             loop_first_ = index_ + 1, loop_last_ = index_ + access.length, loop_left_ = access.count;
@@ -126,13 +145,24 @@ private:
         } else if (access.kind == KIND_WEIGHTS) {
             base_ = pointer_, pointer_ += access.count, heads_ = 1;
             state_ = RUNS;
-        } else if (access.kind == KIND_EMBED) {
+        } else if (embeds) {
             base_ = (token_ ? cfg_.token_base : cfg_.position_base) + access.offset;
-            block_ = position_ / sizes_.tile, scale_ = cfg_.embed_strips, heads_ = 1;
+            block_ = row_position() / sizes_.tile, scale_ = cfg_.embed_strips, heads_ = 1;
             state_ = EMBED;
         } else {
             block_ = access.head0, attended_ = true;
             state_ = GUARD;
+        }
+    }
+
+    // The descriptor again for the next row that does it by itself; behind the last one step on.
+    void next_row() {
+        done_rows_ |= 1u << of_row();
+        if (by_row_ && step_.rows & ~done_rows_) {
+            state_ = FETCH;
+        } else {
+            done_rows_ = 0;
+            advance();
         }
     }
 
@@ -154,11 +184,14 @@ private:
     const Program& program_;
     const Registers& cfg_;
     Record& record_;
+    const bool batch_;
+    Step step_;               // at hand
+    uint32_t done_rows_ = 0;  // that have done the descriptor
     Queue<Run> runs_;
     Run current_{};
     uint64_t began_ = 0, next_row_ = 0, left_ = 0, credits_;
     State state_ = START;
-    bool values_ = false, token_ = false, attended_ = false;
+    bool values_ = false, token_ = false, attended_ = false, by_row_ = false;
     uint32_t index_ = 0, position_ = 0, loop_first_ = 0, loop_last_ = 0, heads_ = 0;
     uint64_t pointer_ = 0, instance_ = 0, key_layer_ = 0, value_layer_ = 0, loop_left_ = 0;
     uint64_t base_ = 0, stride_ = 0, product_ = 0, block_ = 0, scale_ = 0, blocks_ = 0, words_ = 0, count_ = 0;

@@ -1,6 +1,7 @@
 // What a run leaves: one span an instruction instance, the tail of the run, and events of the units if asked for.
 #pragma once
 #include <vector>
+#include "fetch.h"
 #include "hardware.h"
 
 namespace timing {
@@ -9,7 +10,7 @@ class Record {
 public:
     std::vector<Span> spans;
     std::vector<Event> events;
-    std::vector<int64_t> token_cycles;
+    std::vector<Token> tokens;
     int64_t tiles = 0, stalls[STALLS] = {}, refresh = 0;  // of the run
     int64_t tail[STALLS] = {};  // behind the last instruction's last tile
     int64_t start = 0;          // cycle in which the run began; times are stored from it
@@ -42,8 +43,9 @@ public:
     }
 
     // An instruction comes to issue: it pays for the cycles since the one before.
-    void open(uint32_t position, uint32_t index, uint32_t layer) {
-        spans.push_back({position, index, layer, -1, -1, -1, 0, 0, {}, 0});
+    void open(const Work& work) {
+        spans.push_back({work.position, work.index, work.layer, work.step.number, std::popcount(work.counted()),
+                         work.attended(), -1, -1, -1, 0, 0, {}, 0});
         for (int i = 0; i < STALLS; ++i) spans.back().stalls[i] = tail[i], tail[i] = 0;
     }
 };

@@ -15,9 +15,10 @@ from sim.devices.memory_config import DeviceTiming
 from sim.rtl.ring import board_memory
 from sim.timing.library import load_library
 from sim.timing.overrides import TimingOverrides
-from sim.timing.prepared import Outcome, RunRegisters, TimingError, complaint, new_board
+from sim.timing.prepared import Outcome, TimingError, complaint, new_board
 from sim.timing.result import TimingResult, read_result
 from sim.timing.ring_hardware import ring_size_words, ring_sizes
+from sim.timing.run_start import Request, RunStart
 
 __all__ = ["PortTraffic", "RingResult", "run_ring_timing"]
 
@@ -83,14 +84,14 @@ def run_ring_timing(
     config = programs[0].core
     sizes = changes.apply_ring(ring_sizes(config, len(programs)))
     periods = ClockPeriods.of(config.core_clock_mhz, config.port_clock_mhz)
-    run = RunRegisters(position, prompt_end, max_new_tokens, flags, tuple(stop_ids))
+    start = RunStart({0: Request(position, prompt_end, max_new_tokens, tuple(stop_ids), tuple(tokens))}, flags=flags)
     library = load_library()
     boards: list[int] = []
     ring = None
     try:
         for number, program in enumerate(programs):
             own = board_memory(memory, number)
-            boards.append(new_board(library, program, run, own, tokens, registers or {}, changes.of_core()))
+            boards.append(new_board(library, program, start, own, registers or {}, changes.of_core()))
             library.timing_keep_events(boards[-1], events)
         words = ring_size_words(sizes)
         pointers = (ctypes.c_void_p * len(boards))(*boards)
@@ -120,6 +121,8 @@ def _check(programs: Sequence[Program], links: LinkTiming) -> None:
     for number, program in enumerate(programs):
         if program.core.digest != programs[0].core.digest:
             raise ValueError(f"board {number} has core {program.core.name!r}, board 0 {programs[0].core.name!r}")
+        if not program.core.has_ring:
+            raise ValueError(f"core {program.core.name!r} has no ring")
         said = program.registers.get("ring_boards"), program.registers.get("ring_board")
         if said != (len(programs), number):
             raise ValueError(

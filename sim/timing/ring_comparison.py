@@ -27,7 +27,7 @@ class RingGatewareRun:
     memory: DeviceTiming
     links: LinkTiming
     counters: Sequence[Mapping[str, int]]
-    tokens: Sequence[int]
+    tokens: Sequence[Sequence[int]]
 
     def compared(
         self, *, links: LinkTiming | None = None, overrides: TimingOverrides | None = None
@@ -44,7 +44,7 @@ class RingGatewareRun:
             max_new_tokens=registers["max_new_tokens"],
             flags=registers["flags"],
             stop_ids=[registers[f"stop_{i}"] for i in range(registers["stop_count"])],
-            tokens=self.tokens,
+            tokens=self.tokens[0],
             memory=self.memory,
             links=links or self.links,
             overrides=overrides,
@@ -66,4 +66,4 @@ def ring_gateware_run(
     threads = min(2, len(os.sched_getaffinity(0)))
     with RtlRing(built, len(runs), timing=memory, links=links, threads=threads) as ring:
         counters, tokens = run_ring_gateware(runs, ring.boards, max_cycles=max_cycles)
-    return RingGatewareRun(tuple(runs), name, memory, links, tuple(counters), tuple(tokens))
+    return RingGatewareRun(tuple(runs), name, memory, links, tuple(counters), tokens)

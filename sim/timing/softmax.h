@@ -1,4 +1,4 @@
-// Softmax path (hw/gpt2/softmax.py). Nothing in it can be held up: when a head's last score is issued all times follow.
+// Softmax path of a row (hw/gpt2/softmax.py). Nothing in it can be held up: when a head's last score is issued all times follow.
 #pragma once
 #include <algorithm>
 #include "clocked_queue.h"
@@ -9,10 +9,9 @@ namespace timing {
 
 class Softmax {
 public:
-    static constexpr uint32_t HEADS = 128;
     uint64_t free_at[HEADS] = {};  // cycle from which a head's probabilities may be used and its softmax started anew
 
-    Softmax(const Sizes& sizes, Record& record) : sizes_(sizes), record_(record) {}
+    Softmax(const Sizes& sizes, uint32_t row, Record& record) : sizes_(sizes), row_(row), record_(record) {}
 
     void head_start(uint32_t head) { free_at[head] = NEVER; }
     void score_start() { ++rows_taken_; }
@@ -28,8 +27,8 @@ public:
         const uint64_t inverse = std::max(summed, reciprocal_free_);
         reciprocal_free_ = inverse + sizes_.reciprocal_latency + 1;
         free_at[head] = inverse + 2;  // the strobe's register and the flag's
-        record_.event(UNIT_EXPONENTIAL, head, rows, start, start + rows + sizes_.exponential);
-        record_.event(UNIT_RECIPROCAL, head, 0, inverse, inverse + sizes_.reciprocal_latency);
+        record_.event(UNIT_EXPONENTIAL, head + row_ * HEADS, rows, start, start + rows + sizes_.exponential);
+        record_.event(UNIT_RECIPROCAL, head + row_ * HEADS, 0, inverse, inverse + sizes_.reciprocal_latency);
     }
 
     // Whether all score rows are taken in cycle `now`.
@@ -48,6 +47,7 @@ private:
     };
 
     const Sizes& sizes_;
+    const uint32_t row_;
     Record& record_;
     Queue<Reading> reading_;
     uint64_t rows_taken_ = 0, exponential_free_ = 0, reciprocal_free_ = 0;

@@ -1,4 +1,4 @@
-// LayerNorm statistics (hw/gpt2/statistics.py): one vector at a time; its times follow when its last tile is issued.
+// LayerNorm statistics of a row (hw/gpt2/statistics.py): one vector at a time; its times follow when its last tile is issued.
 #pragma once
 #include "hardware.h"
 #include "record.h"
@@ -10,7 +10,7 @@ public:
     uint64_t free_at = 0;           // cycle from which the next vector may end
     uint64_t norm_free[2] = {0, 0};  // ... and the scalars of each set be used
 
-    Statistics(const Sizes& sizes, Record& record) : sizes_(sizes), record_(record) {}
+    Statistics(const Sizes& sizes, uint32_t row, Record& record) : sizes_(sizes), row_(row), record_(record) {}
 
     // The last tile of a vector is issued at `now`; `strip`: its result is the last strip. `share`: of this board's
     // slice; then total() follows.
@@ -34,10 +34,11 @@ private:
     void scalars(uint32_t set, uint64_t summed) {
         norm_free[set] = summed + sizes_.norm_latency - sizes_.drain + 1;  // the flag's register
         free_at = summed + sizes_.norm_latency + 1 + 1;                  // the strobe's and the flag's
-        record_.event(UNIT_NORM_SCALARS, set, 0, summed, summed + sizes_.norm_latency);
+        record_.event(UNIT_NORM_SCALARS, set + 2 * row_, 0, summed, summed + sizes_.norm_latency);
     }
 
     const Sizes& sizes_;
+    const uint32_t row_;
     Record& record_;
     uint64_t share_at_ = NEVER;
     uint32_t set_ = 0;

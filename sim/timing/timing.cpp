@@ -6,9 +6,10 @@ using namespace timing;
 #pragma GCC visibility push(default)
 extern "C" {
 Board* timing_new(const Sizes* sizes, const Registers* registers, const Instruction* code, uint64_t instructions,
-                  const Access* accesses, uint64_t descriptors, const int64_t* ids, uint64_t tokens,
+                  const Access* accesses, uint64_t descriptors, const int64_t* ids, const uint64_t* tokens,
                   const MemoryConfig* memory, uint64_t seed, const uint64_t* offsets) {
-    Program program{{code, code + instructions}, {accesses, accesses + descriptors}, {ids, ids + tokens}};
+    Program program{{code, code + instructions}, {accesses, accesses + descriptors}, {}};
+    for (uint32_t row = 0; row < MAX_ROWS; ids += tokens[row++]) program.tokens[row].assign(ids, ids + tokens[row]);
     return new Board(*sizes, *registers, std::move(program), *memory, seed, offsets);
 }
 void timing_delete(Board* board) { delete board; }
@@ -45,6 +46,6 @@ uint64_t timing_span_count(const Board* board) { return board->record.spans.size
 const Span* timing_spans(const Board* board) { return board->record.spans.data(); }
 uint64_t timing_event_count(const Board* board) { return board->record.events.size(); }
 const Event* timing_events(const Board* board) { return board->record.events.data(); }
-uint64_t timing_token_count(const Board* board) { return board->record.token_cycles.size(); }
-const int64_t* timing_tokens(const Board* board) { return board->record.token_cycles.data(); }
+uint64_t timing_token_count(const Board* board) { return board->record.tokens.size(); }
+const Token* timing_tokens(const Board* board) { return board->record.tokens.data(); }
 }

@@ -107,7 +107,7 @@ def _drain_unit(ledger: Ledger, stage: int) -> Iterator[Slice]:
     free = 0
     for span in ledger.spans:
         index, position = int(span["index"]), int(span["position"])
-        if not ledger.work.result_strips(index, span["position"].reshape(1))[0]:
+        if not ledger.work.result_strips(index, position):
             continue
         first = int(span["first_issue"]) + ledger.work.tiles_to_first_result(index, position) - 1
         start, end = max(free, first + stage), int(span["last_issue"]) + stage + 1

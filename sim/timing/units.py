@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-import numpy as np
-
 from sim.timing.attribution import LOST, Attribution, AttributionError, Ledger
 from sim.timing.result import Event, TimingResult
 
@@ -29,14 +27,14 @@ UNIT_MEANINGS: Mapping[str, str] = MappingProxyType(
 UNIT_LOSSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "reader": ("memory", "refresh"),
-        "matrix_unit": ("parameters", "embedding", "padding", "dependency"),
+        "matrix_unit": ("parameters", "embedding", "padding", "idle_rows", "dependency"),
         "drain_unit": ("drain",),
         "softmax": ("softmax",),
         "layernorm_scalars": ("layernorm",),
         "kv_writer": ("key_value_write",),
         "logits_writer": (),
         "fetch": ("instruction",),
-        "token_path": ("token_gap",),
+        "token_path": ("token_gap", "step_gap"),
         "link": ("link",),
         "run_control": ("run_start", "run_end"),
     }
@@ -92,12 +90,11 @@ def unit_work(ledger: Ledger, result: TimingResult, position: int) -> list[UnitW
     ``result`` must have events. What a unit still does behind the step's last tile belongs to the next step.
     """
     start, end = ledger.window(position)
-    at = ledger.spans["position"] == position
-    indices = ledger.spans["index"][at]
-    here = np.array([position], np.int64)
+    at = ledger.at(position)
+    own = zip(ledger.spans["index"][at].tolist(), ledger.spans["position"][at].tolist(), strict=True)
     worked: dict[str, int] = {
         "matrix_unit": int(ledger.spans["tiles"][at].sum() + ledger.spans["params"][at].sum()),
-        "drain_unit": sum(int(ledger.work.result_strips(index, here)[0]) for index in indices.tolist()),
+        "drain_unit": sum(ledger.work.result_strips(index, position) for index, position in own),
     }
     for unit, names in _EVENTS.items():
         worked[unit] = _covered((event for event in result.events if event.unit in names), start, end)

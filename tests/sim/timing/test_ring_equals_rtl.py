@@ -10,7 +10,6 @@ from sim.devices.link_timing import LinkTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.programs.ring_case import random_ring_case
 from sim.rtl.build import build_board
-from sim.timing import library
 from sim.timing.gateware import case_run
 from sim.timing.overrides import TimingOverrides
 from sim.timing.ring_comparison import ring_gateware_run
@@ -32,22 +31,6 @@ def ran(built, folder, seed, boards, memory, links):
         (folder / str(number)).mkdir()
         runs.append(case_run(case, folder / str(number)))
     return ring_gateware_run(runs, built, memory, type(memory).__name__, links)
-
-
-@pytest.fixture
-def changed_issue(monkeypatch):
-    """Lets the timing model of a test be compiled with one piece of `issue.h` replaced."""
-    sources = library._sources()
-
-    def make(old, new):
-        assert sources["issue.h"].count(old) == 1
-        text = sources["issue.h"].replace(old, new)
-        monkeypatch.setattr(library, "_sources", lambda: sources | {"issue.h": text})
-        library.load_library.cache_clear()
-
-    yield make
-    monkeypatch.undo()
-    library.load_library.cache_clear()
 
 
 def unequal(comparisons):
@@ -88,10 +71,10 @@ def test_twins_are_noticed(built, tmp_path):
         assert unequal(gateware.compared(overrides=TimingOverrides(extra_cycles={name: extra}))), name
 
 
-def test_twins_of_the_issue_unit_are_noticed(built, tmp_path, changed_issue):
+def test_twins_of_the_issue_unit_are_noticed(built, tmp_path, changed_model):
     """A position that does not wait for sums of the one before; results that do not wait for others' strips."""
     gateware = ran(built, tmp_path, *SUMS_LATE, FIXED, LinkTiming(hop_ns=HOP_NS))
     assert not unequal(gateware.compared())
     for old in ("fetch.work_valid && fetch.work.begins && h.statistics", "strip_ && !code.send;"):
-        changed_issue(old, "false && " + old)
+        changed_model(("issue.h", old, "false && " + old))
         assert unequal(gateware.compared()), old

@@ -85,7 +85,7 @@ def changed(run, **registers):
 )
 def test_other_runs(built, tmp_path, seed, registers):
     run = changed(case_run(random_case(seed, CORE), tmp_path), stop_count=0, **registers)
-    run = dataclasses.replace(run, tokens=(*run.tokens, *range(6))[: run.registers["prompt_end"]])
+    run = dataclasses.replace(run, tokens=((*run.tokens[0], *range(6))[: run.registers["prompt_end"]],))
     for _, memory in memories(seed):
         assert not differences(run, built, memory)
 
@@ -95,10 +95,10 @@ def test_a_stop_id_ends_both(built, tmp_path):
     memory = MemoryTiming()
     with RtlBoard(built, timing=memory) as board:
         free, tokens = run_gateware(run, board)
-    stopping = changed(run, stop_count=1, stop_0=tokens[-2])
+    stopping = changed(run, stop_count=1, stop_0=tokens[0][-2])
     with RtlBoard(built, timing=memory) as board:
         stopped, fewer = run_gateware(stopping, board)
-    assert len(fewer) < len(tokens) and stopped["cycles"] < free["cycles"]
+    assert len(fewer[0]) < len(tokens[0]) and stopped["cycles"] < free["cycles"]
     assert run_model(stopping, fewer, memory)["cycles"] == stopped["cycles"]
     assert run_model(run, tokens, memory)["cycles"] == free["cycles"]
 

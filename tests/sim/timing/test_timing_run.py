@@ -77,6 +77,7 @@ UNSEEN = {
     "channels": "belongs to the core",
     "channels_per_lane": "belongs to the core",
     "lanes": "a power of two",
+    "rows": "belongs to the core",
     "tile": "a power of two",
     "port_bytes": "a power of two",
     "commands": "a power of two",
@@ -86,6 +87,10 @@ UNSEEN = {
     "new_key_base": "place in a table",
     "new_value_base": "place in a table",
     "score_rows": "has a test of its own",
+    "strips_per_row": "belongs to the format of the weights",
+    "result_queue": "of cores with int8 weights",
+    "total": "where the result queue begins",
+    **{f"sampler_{what}": "of runs that sample" for what in ("ways", "first", "strip", "score", "hold")},
 }
 FULL = core_sizes(CORE)
 SCARCE = {
