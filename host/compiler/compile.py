@@ -27,7 +27,7 @@ from hw.gpt2.legality import check_program
 from sw.models.key_values import KeyValues, SeededKeyValues
 from sw.models.weights import Progress, WeightTensors, unobserved
 
-__all__ = ["checked_key_values", "compile_model", "plan_program", "read_problems", "write_boards"]
+__all__ = ["cache_labels", "checked_key_values", "compile_model", "plan_program", "read_problems", "write_boards"]
 
 
 def compile_model(
@@ -59,9 +59,9 @@ def compile_model(
         Memory of one channel.
     seeded_positions, kv_seed : int
         Positions whose keys and values the image holds already, drawn from a seed (`SeededKeyValues`): a run may start
-        at the position behind them.
+        at the position behind them. On a core with rows every request has its own, request r those of `kv_seed` + r.
     key_values : KeyValues, optional
-        Keys and values to hold instead of drawn ones.
+        Keys and values to hold instead of drawn ones, the same for every request.
     progress : callable
         Takes (what, done, total) as it works.
 
@@ -72,50 +72,55 @@ def compile_model(
     weights = chosen_model(model) if isinstance(model, str | Path) else model
     check_target(target)  # before the weights are read, which takes long
     shape = chosen_shape(weights, core, context)
-    key_values = checked_key_values(weights, seeded_positions, kv_seed, key_values)
+    caches = checked_key_values(weights, core.rows, seeded_positions, kv_seed, key_values)
     source = WeightSource(weights)
-    found = all_problems(shape, channel_bytes) + read_problems(source, shape, key_values, progress)
+    found = all_problems(shape, channel_bytes) + read_problems(source, shape, caches, progress)
     if found:
         raise cannot_compile(weights, core, found)
-    program = plan_program(shape, weights.digest(progress), key_values)
+    program = plan_program(shape, weights.digest(progress), caches)
     with written_beside(target) as scratch:
-        [image] = write_boards([(scratch, shape, program)], source, key_values, channel_bytes, progress)
+        [image] = write_boards([(scratch, shape, program)], source, caches, channel_bytes, progress)
     return program, dataclasses.replace(image, files=tuple(target / path.name for path in image.files))
 
 
 def checked_key_values(
-    weights: WeightTensors, seeded_positions: int, kv_seed: int, key_values: KeyValues | None
-) -> KeyValues | None:
-    """The keys and values that images are to hold. Raises ValueError if both ways to give them are used."""
+    weights: WeightTensors, requests: int, seeded_positions: int, kv_seed: int, key_values: KeyValues | None
+) -> tuple[KeyValues, ...]:
+    """The keys and values that images are to hold, of each of `requests` requests, or none.
+
+    Raises ValueError if both ways to give them are used, ModelError for a seed out of range.
+    """
     if seeded_positions and key_values is not None:
         raise ValueError("give either seeded_positions or key_values")
-    return SeededKeyValues(weights.config, seeded_positions, kv_seed) if seeded_positions else key_values
+    if seeded_positions:
+        return tuple(SeededKeyValues(weights.config, seeded_positions, kv_seed + r) for r in range(requests))
+    return () if key_values is None else (key_values,) * requests
 
 
 def read_problems(
-    source: WeightSource, shape: Shape, key_values: KeyValues | None, progress: Progress
+    source: WeightSource, shape: Shape, key_values: Sequence[KeyValues], progress: Progress
 ) -> list[Problem]:
     """What is wrong with the values: keys and values of another model or too many, weights that fp16 cannot hold."""
     found = []
-    if key_values is not None:
-        if key_values.positions >= shape.context:
+    for cache in key_values[:1]:  # all requests have as many, of one model
+        if cache.positions >= shape.context:
             limit = f"at most {shape.context - 1}"
-            found.append(
-                Problem("positions with keys and values", key_values.positions, limit, "a step needs one more")
-            )
-        if key_values.config != shape.model:
-            found.append(Problem("model of the keys and values", key_values.config, str(shape.model)))
-    return found + source.range_problems(lambda done, total: progress("checking values", done, total))
+            found.append(Problem("positions with keys and values", cache.positions, limit, "a step needs one more"))
+        if cache.config != shape.model:
+            found.append(Problem("model of the keys and values", cache.config, str(shape.model)))
+    return found + source.range_problems(
+        shape.core.has_int8, lambda done, total: progress("checking values", done, total)
+    )
 
 
 def write_boards(
     boards: Sequence[tuple[Path, Shape, Program]],
     source: WeightSource,
-    key_values: KeyValues | None,
+    key_values: Sequence[KeyValues],
     channel_bytes: int,
     progress: Progress,
 ) -> list[MemoryImage]:
-    """Write image and program of each (folder, shape, program). Raises OSError."""
+    """Write image and program of each (folder, shape, program); `key_values` of every request. Raises OSError."""
     targets = [BoardImage(folder, Layout.of(shape), schedule(shape)) for folder, shape, _ in boards]
     images = write_images(targets, source, key_values, channel_bytes, progress)
     for (folder, _, program), image in zip(boards, images, strict=True):
@@ -123,10 +128,11 @@ def write_boards(
     return images
 
 
-def plan_program(shape: Shape, digest: str = "", key_values: KeyValues | None = None, ring_key: int = 0) -> Program:
+def plan_program(shape: Shape, digest: str = "", key_values: Sequence[KeyValues] = (), ring_key: int = 0) -> Program:
     """The program of a shape without problems; it needs no weights, so cycles can be counted for any size.
 
-    `key_values` are those that the image will hold; the notes say so, and the driver lets a run start behind them.
+    `key_values` are those that the image will hold of every request, as many positions of each, or none; the notes say
+    so, and the driver lets a run start behind them.
     `ring_key` is the plan's, the same on all boards of a ring.
     Raises RuntimeError if the compiler broke a rule of docs/core.md section 5 (a bug, never the user's fault).
     """
@@ -149,10 +155,16 @@ def plan_program(shape: Shape, digest: str = "", key_values: KeyValues | None = 
             "model": dataclasses.asdict(shape.model),
             "context": shape.context,
             "instruction_names": [step.name for step in steps],
-            **({} if key_values is None else {"cached_positions": key_values.positions, "cache": key_values.label}),
+            **({"cached_positions": key_values[0].positions, "cache": cache_labels(key_values)} if key_values else {}),
             **({} if shape.boards == 1 else {"slices": _slices(shape)}),
         },
     )
+
+
+def cache_labels(key_values: Sequence[KeyValues]) -> str:
+    """Where the keys and values come from, request by request where they differ."""
+    labels = [cache.label for cache in key_values]
+    return labels[0] if len(set(labels)) == 1 else ", ".join(f"request {r}: {label}" for r, label in enumerate(labels))
 
 
 def _slices(shape: Shape) -> dict[str, dict[str, int]]:

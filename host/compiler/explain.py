@@ -7,15 +7,18 @@ import dataclasses
 from host.planner.partition import KINDS
 from host.planner.plan import Plan
 from hw.board.program import Program
-from hw.gpt2.access import param_rows
+from hw.gpt2.access import weight_rows
 from hw.gpt2.isa import Access, Commit, Instruction, Op, Operand, Params, Path
 
 __all__ = ["explain", "ideal_cycles", "ring_summary", "summary"]
 
 
-def ideal_cycles(program: Program, positions: int, *, decode: bool = True) -> int:
-    """Rows that one token streams with `positions` attended positions, itself included: one a cycle at best."""
-    return sum(rows for _, _, rows in _streamed(program, positions, decode))
+def ideal_cycles(program: Program, positions: int, *, decode: bool = True, requests: int = 1) -> int:
+    """Rows that one step streams with `positions` attended positions, itself included: one a cycle at best.
+
+    The step is that of one token, or, on a core with rows, of a batch of so many `requests` with `positions` each.
+    """
+    return sum(rows for _, _, rows in _streamed(program, positions, decode, requests))
 
 
 def summary(program: Program) -> dict[str, object]:
@@ -28,8 +31,11 @@ def summary(program: Program) -> dict[str, object]:
     for region in program.regions:
         kinds[region.name] = kinds.get(region.name, 0) + region.bytes
     cycles = {str(n): ideal_cycles(program, n) for n in _contexts(context)}
+    batch = {str(n): ideal_cycles(program, n, requests=core.rows) for n in _contexts(context)}
     return {
         "core": core.name,
+        "rows": core.rows,
+        "weight_format": core.weights,
         "core_digest": core.digest,
         "model_digest": program.model_digest,
         "model": program.notes.get("model"),
@@ -41,6 +47,7 @@ def summary(program: Program) -> dict[str, object]:
         "kv_bytes_per_position": int(registers["layers"] * position_rows * row_bytes),
         "ideal_decode_cycles": cycles,
         "ideal_ms_at_core_clock": {n: round(c / core.core_clock_mhz / 1e3, 6) for n, c in cycles.items()},
+        **({"ideal_batch_step_cycles": batch} if core.rows > 1 else {}),
         "cycles_source": "ideal: one memory row a cycle, no stalls",
     }
 
@@ -61,9 +68,11 @@ def explain(program: Program) -> str:
     facts = summary(program)
     lines = [
         *([f"board {program.board} of {program.boards}: {_slices_line(program)}"] if program.boards > 1 else []),
-        f"core {core.name}: {core.lanes} lanes x {core.tile} products, {core.channels} channels x {core.port_bits} bit",
+        f"core {core.name}: {_rows_text(core.rows, 'rows x ')}{core.lanes} lanes x {core.tile} products, "
+        f"{core.channels} channels x {core.port_bits} bit, weights {core.weights}",
         f"model {_model_line(program)}",
-        f"cache {facts['context']} positions, {facts['kv_bytes_per_position']:,} bytes of keys and values a position",
+        f"cache {facts['context']} positions{_rows_text(core.rows, 'requests', ' of each of ')}, "
+        f"{facts['kv_bytes_per_position']:,} bytes of keys and values a position",
         "",
         *_memory_map(program),
         "",
@@ -81,7 +90,20 @@ def explain(program: Program) -> str:
             f"  {positions:>6,} positions attended: {cycles:>12,} cycles, "
             f"{cycles / core.core_clock_mhz / 1e3:.3f} ms at {core.core_clock_mhz} MHz"
         )
+    if core.rows > 1:
+        lines.append(f"ideal cycles of a step of a batch of {core.rows} requests:")
+        for positions in _contexts(context):
+            cycles = ideal_cycles(program, positions, requests=core.rows)
+            lines.append(
+                f"  {positions:>6,} positions attended by each: {cycles:>12,} cycles, "
+                f"{cycles / core.core_clock_mhz / 1e3:.3f} ms at {core.core_clock_mhz} MHz"
+            )
     return "\n".join(lines) + "\n"
+
+
+def _rows_text(rows: int, what: str, before: str = "") -> str:
+    """So many rows, or nothing for one."""
+    return f"{before}{rows} {what}" if rows > 1 else ""
 
 
 def _model_line(program: Program) -> str:
@@ -154,8 +176,8 @@ def _weight_rows(program: Program) -> int:
     )
 
 
-def _streamed(program: Program, positions: int, decode: bool) -> list[tuple[int, Instruction, int]]:
-    """(index, instruction, rows streamed a token) of every instruction."""
+def _streamed(program: Program, positions: int, decode: bool, requests: int = 1) -> list[tuple[int, Instruction, int]]:
+    """(index, instruction, rows streamed a step) of every instruction; each request attends to `positions`."""
     core, registers = program.core, program.registers
     found, times, left = [], 1, 0
     for index, word in enumerate(program.instructions):
@@ -163,13 +185,13 @@ def _streamed(program: Program, positions: int, decode: bool) -> list[tuple[int,
         rows = 0
         if decode or not instruction.decode_only:
             if instruction.op == Op.MM:
-                rows = instruction.strips * instruction.words + param_rows(instruction, core)
+                rows = weight_rows(instruction, core)
             elif instruction.op == Op.EMB:
-                rows = instruction.strips
+                rows = requests * instruction.strips
             elif instruction.op == Op.SC:
-                rows = instruction.heads * -(-positions // core.lanes) * registers["key_words"]
+                rows = requests * instruction.heads * -(-positions // core.lanes) * registers["key_words"]
             elif instruction.op == Op.AV:
-                rows = instruction.heads * -(-positions // core.tile) * registers["value_strips"]
+                rows = requests * instruction.heads * -(-positions // core.tile) * registers["value_strips"]
         found.append((index, instruction, rows * (times if left else 1)))
         left = max(0, left - 1)
         if instruction.op == Op.LOOP:

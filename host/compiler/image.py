@@ -16,11 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
+from host.compiler.int8_rows import int8_product_rows
+from host.compiler.int8_weights import Int8Weights, int8_product
 from host.compiler.key_value_rows import key_rows, value_rows
 from host.compiler.regions import Layout
 from host.compiler.shape import Shape
 from host.compiler.steps import Step
+from host.compiler.stream_order import ROWS_AT_ONCE, ordered_rows
 from host.compiler.weights import LAYER_PRODUCTS, ProductWeights, WeightSource
+from hw.board.gpt2_map import row_register
 from hw.board.program import MemoryImage
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Instruction, Params
@@ -29,8 +33,6 @@ from sw.models.key_values import KeyValues
 from sw.models.weights import Progress
 
 __all__ = ["BoardImage", "product_rows", "write_images"]
-
-ROWS_AT_ONCE = 1 << 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +96,13 @@ _Part = tuple[str, _ChannelFiles, np.ndarray]  # (what it is, whose, rows)
 def write_images(
     boards: Sequence[BoardImage],
     source: WeightSource,
-    key_values: KeyValues | None,
+    key_values: Sequence[KeyValues],
     channel_bytes: int,
     progress: Progress,
 ) -> list[MemoryImage]:
     """Write ``ch00.bin`` ... into the folder of every board. Raises OSError if one cannot be written.
 
-    An image ends with the embeddings, or with the values if there are `key_values`.
+    `key_values` are those of every request, or none. An image ends with the embeddings, or with the last values.
     """
     files: list[_ChannelFiles] = []
     try:
@@ -111,9 +113,10 @@ def write_images(
             ("position_embedding", _embedding(files, source, "wpe")),
             ("token_embedding", _embedding(files, source, "wte")),
         ]
-        if key_values is not None:
-            parts += [("keys", _keys(files, key_values)), ("values", _values(files, key_values))]
-        ends = [board.layout.base("logits" if key_values is not None else "keys") for board in boards]
+        for request, cache in enumerate(key_values):
+            parts.append((row_register("keys", request), _keys(files, cache)))
+            parts.append((row_register("values", request), _values(files, cache)))
+        ends = [board.layout.base("logits" if key_values else "keys") for board in boards]
         total = sum(ends)
         for region, stream in parts:
             for one in files:
@@ -154,14 +157,23 @@ def _weight_stream(files: Sequence[_ChannelFiles], source: WeightSource) -> Iter
 
 def _step_rows(one: _ChannelFiles, steps: Sequence[Step], source: WeightSource, layer: int | None) -> Iterator[_Part]:
     """Rows of a board's neighbouring steps, each product of which is made once; `layer` None: of the head."""
-    shape, products = one.board.shape, dict[str, ProductWeights]()
+    shape, products = one.board.shape, dict[str, ProductWeights | Int8Weights]()
     for step in steps:
         weights = products.get(step.product)
         if weights is None:
-            weights = products[step.product] = source.product(shape, step.product, layer or 0)
+            weights = products[step.product] = (
+                int8_product(source, shape, step.product, layer or 0)
+                if shape.core.has_int8
+                else source.product(shape, step.product, layer or 0)
+            )
         what = step.product if layer is None else f"layer {layer}: {step.product}"
         weights = weights.strips(step.first_strip, step.instruction.strips, shape.core.lanes)
-        for rows in product_rows(step.instruction, weights, step.first_word, shape.core):
+        of_step = (
+            int8_product_rows(step.instruction, weights, step.first_word, shape.core)
+            if isinstance(weights, Int8Weights)
+            else product_rows(step.instruction, weights, step.first_word, shape.core)
+        )
+        for rows in of_step:
             yield what, one, rows
 
 
@@ -169,31 +181,16 @@ def product_rows(
     instruction: Instruction, weights: ProductWeights, first_word: int, core: CoreConfig
 ) -> Iterator[np.ndarray]:
     """Stream rows of one MM, 16-bit words [rows, N, T], in the order of docs/core.md section 3."""
-    tile, lanes, words, strips = core.tile, core.lanes, instruction.words, instruction.strips
+    tile, lanes, words = core.tile, core.lanes, instruction.words
     matrix = weights.matrix[first_word * tile : (first_word + words) * tile]
-    params = _param_rows(weights, core) if instruction.first and instruction.params else None
+
+    def tiles(first: int, end: int) -> np.ndarray:
+        columns = matrix[:, first * lanes : end * lanes]
+        return columns.reshape(words, tile, end - first, lanes).transpose(0, 2, 3, 1).view(np.uint16)
+
     kinds = 2 if instruction.params == Params.NORM else 1
-    groups = max(1, ROWS_AT_ONCE // (words * instruction.group)) * instruction.group
-    for start in range(0, strips, groups):
-        end = min(start + groups, strips)
-        count = words * (end - start)
-        if params is not None:
-            count += kinds * len([s for s in range(start, end) if s % core.param_strips == 0])
-        rows, at = np.empty((count, lanes, tile), np.uint16), 0
-        for g0 in range(start, end, instruction.group):
-            open_strips = min(instruction.group, end - g0)
-            columns = matrix[:, g0 * lanes : (g0 + open_strips) * lanes]
-            tiles = columns.reshape(words, tile, open_strips, lanes).transpose(0, 2, 3, 1).view(np.uint16)
-            for s in range(open_strips):  # the first word's tiles, parameters before those that begin new ones
-                if params is not None and (g0 + s) % core.param_strips == 0:
-                    rows[at : at + kinds] = params[(g0 + s) // core.param_strips, :kinds]
-                    at += kinds
-                rows[at] = tiles[0, s]
-                at += 1
-            rest = (words - 1) * open_strips
-            rows[at : at + rest].reshape(words - 1, open_strips, lanes, tile)[...] = tiles[1:]
-            at += rest
-        yield rows
+    params = _param_rows(weights, core)[:, :kinds] if instruction.first and instruction.params else None
+    return ordered_rows(instruction, tiles, params, core)
 
 
 def _param_rows(weights: ProductWeights, core: CoreConfig) -> np.ndarray:

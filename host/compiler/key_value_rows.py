@@ -43,8 +43,8 @@ def _own(shape: Shape, of_all_heads: np.ndarray) -> np.ndarray:
 
 
 def _slots(shape: Shape, positions: int) -> tuple[np.ndarray, np.ndarray]:
-    """The board's heads [heads, 1] and the slot [heads, positions] of every position: rotated by the head, counted on
-    the board, inside its group of N."""
+    """The board's heads [heads, 1] and the slot [heads, positions] of every position: rotated by the core's rows times
+    the head, counted on the board, inside its group of N."""
     heads, position = np.arange(shape.heads)[:, None], np.arange(positions)[None]
     inside = shape.core.lanes - 1
-    return heads, (position & ~inside) | ((position + heads) & inside)
+    return heads, (position & ~inside) | ((position + shape.core.rows * heads) & inside)

@@ -10,6 +10,7 @@ from host.compiler.shape import GROUP, Shape
 from host.planner.partition import Partition, slice_limits
 from hw.board.board_model import BANK_BYTES
 from hw.board.gpt2_map import MAX_BOARDS
+from hw.gpt2.config import ROWS
 
 __all__ = ["all_problems", "fitting_boards", "size_problems"]
 
@@ -21,6 +22,7 @@ MAX_LAYERS = (1 << 8) - 1  # the key/value path counts layers in 8 bits
 MAX_EPS = 2.0**32  # epsilon * d^2: 80 bits with the 48 of the fraction
 MAX_PROB_STRIDE = (1 << 8) - 1  # field `prob_stride`
 MAX_OWN_STRIPS = (1 << 10) - 1  # field `words` of GATHER
+_OF_A_REQUEST = ("keys", "values", "logits")  # regions that each request of a batch has
 
 
 def all_problems(shape: Shape, channel_bytes: int = BANK_BYTES) -> list[Problem]:
@@ -56,7 +58,7 @@ def size_problems(shape: Shape) -> list[Problem]:
     most("strips of the residual vector", shape.x_strips, core.residual_strips, larger)
     most("activation words", shape.act_words, core.act_words, larger)
     most("words of the new keys", shape.heads * shape.key_words, core.new_key_words, larger)
-    most("strips of the new values", shape.heads * shape.value_strips, core.new_value_strips, larger)
+    most("strips of the new values", shape.values_strips, core.new_value_strips, larger)
     most("probability words of one head", shape.prob_stride, core.prob_words, "ask for a shorter context")
     most("probability words of one head", shape.prob_stride, MAX_PROB_STRIDE, "ask for a shorter context")
     most("accumulators of one head's values", shape.value_strips, core.acc_depth, larger)
@@ -72,6 +74,11 @@ def size_problems(shape: Shape) -> list[Problem]:
     if shape.boards > 1:
         for kind, what in (("heads", "the attention result"), ("x", "x"), ("inner", "the feed-forward vector")):
             most(f"the board's strips of {what}", len(shape.own_strips(kind)), MAX_OWN_STRIPS, "use more boards")
+        for kind, what in (("x", "x"), ("inner", "the feed-forward vector")):
+            first = shape.own(kind).start // core.lanes
+            if first % core.mm_strips:
+                hint = "a row of int8 weights serves two strips; use fp16 weights or another number of boards"
+                found.append(Problem(f"first strip of {what}", first, "an even number", hint))
     most("strips of the logits", shape.vocab_strips, MAX_STRIPS)
     instructions, descriptors = shape.program_sizes()
     most("instructions", instructions, core.instructions, "ask for a shorter context")
@@ -88,7 +95,12 @@ def _too_large(shape: Shape, channel_bytes: int) -> Problem:
     )
     weights = f"weights and embeddings take {shape.image_rows * shape.core.port_bytes:,}"
     advice = f"a context of {shorter[fitting - 1]} would fit" if fitting else "no context is short enough"
-    advice += f"; {_boards_text(fitting_boards(shape, channel_bytes))}"
+    if shape.requests == 1:
+        advice += f"; {_boards_text(fitting_boards(shape, channel_bytes))}"
+    else:
+        caches = sum(size for name, (_, size) in shape.region_rows.items() if name.startswith(_OF_A_REQUEST))
+        weights += f", keys, values and logits of {shape.requests} requests {caches * shape.core.port_bytes:,}"
+        advice += f"; {_rows_text(_fitting_rows(shape, channel_bytes))}"
     return Problem(
         "bytes per memory channel",
         used,
@@ -107,6 +119,21 @@ def fitting_boards(shape: Shape, channel_bytes: int) -> int | None:
         if all(part.channel_bytes_used <= channel_bytes for part in parts):
             return boards
     return None
+
+
+def _fitting_rows(shape: Shape, channel_bytes: int) -> int | None:
+    """The most rows, fewer than the core's, with which the channels would hold it; None if they never would."""
+    for rows in sorted(ROWS, reverse=True):
+        smaller = dataclasses.replace(shape, core=dataclasses.replace(shape.core, rows=rows))
+        if rows < shape.core.rows and smaller.channel_bytes_used <= channel_bytes:
+            return rows
+    return None
+
+
+def _rows_text(rows: int | None) -> str:
+    if rows is None:
+        return "fewer rows would not hold it either"
+    return f"a core with {rows} {'row' if rows == 1 else 'rows'} would hold it"
 
 
 def _boards_text(boards: int | None) -> str:

@@ -7,6 +7,7 @@ import math
 import struct
 
 from host.compiler.shape import Shape
+from hw.board.gpt2_map import row_register
 from hw.board.program import Region
 from hw.numerics.norm_scalars import norm_eps_term
 
@@ -22,7 +23,7 @@ class Layout:
 
     @classmethod
     def of(cls, shape: Shape) -> Layout:
-        """Place weights, embeddings, keys, values and logits one after the other."""
+        """Place weights, embeddings, keys and values of every request, and logits of every request, in this order."""
         return cls(shape, shape.region_rows)
 
     def base(self, name: str) -> int:
@@ -36,11 +37,12 @@ class Layout:
 
     def regions_of_channel(self, channel: int) -> tuple[Region, ...]:
         """The regions of one channel, in bytes."""
-        kinds = {"position_embedding": "embedding", "token_embedding": "embedding"}
+        kinds = {"weights": "weights", "position_embedding": "embedding", "token_embedding": "embedding"}
+        for request in range(self.shape.requests):
+            kinds |= {row_register(kind, request): kind for kind in ("keys", "values", "logits")}
         port = self.shape.core.port_bytes
         return tuple(
-            Region(name, kinds.get(name, name), channel, start * port, size * port)
-            for name, (start, size) in self.rows.items()
+            Region(name, kinds[name], channel, start * port, size * port) for name, (start, size) in self.rows.items()
         )
 
     def regions(self) -> tuple[Region, ...]:
@@ -52,7 +54,8 @@ class Layout:
 def initial_registers(layout: Layout, ring_key: int = 0) -> dict[str, int]:
     """Start values by register name (hw/board/gpt2_map.py), without those that belong to a run or to the loader.
 
-    Those of the ring, `ring_key` among them, are only set on several boards.
+    Those of the ring, `ring_key` among them, are only set on several boards; of rows behind the first, where the keys,
+    values and logits of their requests are.
     """
     shape = layout.shape
     own = shape.own("vocabulary")
@@ -61,6 +64,11 @@ def initial_registers(layout: Layout, ring_key: int = 0) -> dict[str, int]:
         "ring_board": shape.board,
         "ring_key": ring_key,
         "token_offset": own.start,
+    }
+    of_rows = {
+        row_register(f"{base}_base", row): layout.base(row_register(kind, row))
+        for row in range(1, shape.requests)
+        for base, kind in (("key", "keys"), ("value", "values"), ("logits", "logits"))
     }
     score_scale = struct.unpack("<I", struct.pack("<f", 1.0 / math.sqrt(shape.model.head_size)))[0]
     return {
@@ -85,5 +93,6 @@ def initial_registers(layout: Layout, ring_key: int = 0) -> dict[str, int]:
         "value_head_rows": shape.value_head_rows,
         "logits_base": layout.base("logits"),
         "logits_rows": shape.logits_rows,
+        **of_rows,
         **(ring if shape.boards > 1 else {}),
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from host.compiler.compile import checked_key_values, plan_program, read_problems, write_boards
+from host.compiler.compile import cache_labels, checked_key_values, plan_program, read_problems, write_boards
 from host.compiler.errors import Problem
 from host.compiler.limits import all_problems, size_problems
 from host.compiler.model_choice import SizedModel, cannot_compile, chosen_model, chosen_shape, chosen_sizes
@@ -105,7 +105,7 @@ def plan_ring(
     """
     sizes = chosen_sizes(model) if isinstance(model, str | Path) else model
     shapes, estimate = ring_shapes(sizes, core, boards, context, channel_bytes, partition, cost)
-    return _planned(shapes, estimate, channel_bytes, "", None)
+    return _planned(shapes, estimate, channel_bytes, "", ())
 
 
 def compile_ring(
@@ -141,20 +141,20 @@ def compile_ring(
     target = Path(out)
     weights = chosen_model(model) if isinstance(model, str | Path) else model
     check_target(target)
-    key_values = checked_key_values(weights, seeded_positions, kv_seed, key_values)
+    caches = checked_key_values(weights, core.rows, seeded_positions, kv_seed, key_values)
     shapes, estimate = ring_shapes(weights, core, boards, context, channel_bytes, partition, cost)
     source = WeightSource(weights)
-    problems = read_problems(source, shapes[0], key_values, progress)
+    problems = read_problems(source, shapes[0], caches, progress)
     if problems:
         raise cannot_compile(weights, core, problems)
-    planned = _planned(shapes, estimate, channel_bytes, weights.digest(progress), key_values)
+    planned = _planned(shapes, estimate, channel_bytes, weights.digest(progress), caches)
     with written_beside(target) as scratch:
         parts = []
         for shape, program in zip(shapes, planned.programs, strict=True):
             folder = board_folder(scratch, shape.board)
             folder.mkdir()
             parts.append((folder, shape, program))
-        images = write_boards(parts, source, key_values, channel_bytes, progress)
+        images = write_boards(parts, source, caches, channel_bytes, progress)
         planned.plan.save(scratch)
     placed = [
         dataclasses.replace(image, files=tuple(board_folder(target, board) / path.name for path in image.files))
@@ -177,7 +177,7 @@ def ring_shapes(
     Other parameters and ValueError as for `compile_ring`.
     """
     model = weights.config
-    problems = _count_problems(weights, boards)
+    problems = _count_problems(weights, core, boards)
     if problems:
         raise cannot_compile(weights, core, problems)
     whole = chosen_shape(weights, core, context)
@@ -223,7 +223,7 @@ def ring_shapes(
 
 
 def _planned(
-    shapes: Sequence[Shape], estimate: Estimate, channel_bytes: int, digest: str, key_values: KeyValues | None
+    shapes: Sequence[Shape], estimate: Estimate, channel_bytes: int, digest: str, key_values: Sequence[KeyValues]
 ) -> PlannedRing:
     first = shapes[0]
     plan = Plan(
@@ -242,7 +242,7 @@ def _planned(
             for shape in shapes
         ),
         estimate=estimate,
-        cache="" if key_values is None else f"{key_values.positions} positions, {key_values.label}",
+        cache=f"{key_values[0].positions} positions, {cache_labels(key_values)}" if key_values else "",
     )
     programs = tuple(plan_program(shape, digest, key_values, plan.key) for shape in shapes)
     broken = check_ring(programs) if len(programs) > 1 else []
@@ -253,10 +253,13 @@ def _planned(
     return PlannedRing(plan, programs)
 
 
-def _count_problems(weights: SizedModel, boards: int) -> list[Problem]:
+def _count_problems(weights: SizedModel, core: CoreConfig, boards: int) -> list[Problem]:
     """What is wrong with the number of boards."""
     if not 1 <= boards <= MAX_BOARDS:
         return [Problem("boards", boards, f"1 to {MAX_BOARDS}")]
+    if boards > 1 and core.rows > 1:
+        hint = f"core {core.name} has {core.rows} rows, and a core with more than one has no ring: use one with one row"
+        return [Problem("boards", boards, "1", hint)]
     return [
         Problem("boards", boards, f"at most {most}", f"{weights.label} has {what} to share out, at least one for each")
         for most, what in slice_limits(weights.config).values()

@@ -113,7 +113,7 @@ class _Runs:
                 if not last
                 else group_of(product.strips)
                 if whole
-                else _even_group(product.strips),
+                else _even_group(product.strips, core.mm_strips),
                 acc=acc,
                 **product.fields,
                 **(product.result if last else {}),
@@ -129,12 +129,14 @@ class _Runs:
         return f"{whose} {run.first} to {run.first + run.words - 1}"
 
 
-def _even_group(strips: int) -> int:
-    """Groups of at most GROUP strips, as equal as can be: a short last one would wait for its accumulators.
+def _even_group(strips: int, unit: int) -> int:
+    """Groups of at most GROUP strips, as equal as multiples of `unit` can be: a short last one would wait for its
+    accumulators.
 
     Only for the last of several runs, which takes no parameters: groups that do must not straddle blocks of them.
     """
-    return -(-strips // -(-strips // GROUP))
+    group = -(-strips // -(-strips // GROUP))
+    return group + -group % unit
 
 
 def ring_layer(shape: Shape) -> list[Step]:

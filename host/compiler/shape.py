@@ -9,6 +9,7 @@ import dataclasses
 from functools import cached_property
 
 from host.planner.partition import Partition
+from hw.board.gpt2_map import row_register
 from hw.gpt2.config import CoreConfig
 from sw.models.gpt2_config import GPT2Config
 
@@ -62,7 +63,12 @@ class Shape:
         own, lanes = self.own(kind), self.core.lanes
         if kind == "heads":
             return range(own.start * self.value_strips, own.stop * self.value_strips)
-        return range(own.start // lanes, _ceil(own.stop, lanes))
+        first = own.start // lanes
+        return range(first, first + self._product_strips(_ceil(own.stop, lanes) - first))
+
+    def _product_strips(self, strips: int) -> int:
+        """Strips of a product, padded to what whole rows of its weights serve."""
+        return _ceil(strips, self.core.mm_strips) * self.core.mm_strips
 
     # --- vectors: words of T, elements of the last word, strips of N
     @property
@@ -83,7 +89,7 @@ class Shape:
     @property
     def x_strips(self) -> int:
         """Strips of the residual vector and of the attention result; rows of an embedding block."""
-        return _ceil(self.width, self.core.lanes)
+        return self._product_strips(_ceil(self.width, self.core.lanes))
 
     @property
     def inner_words(self) -> int:
@@ -98,7 +104,7 @@ class Shape:
     @property
     def inner_strips(self) -> int:
         """Strips of the feed-forward vector."""
-        return _ceil(self.model.n_inner, self.core.lanes)
+        return self._product_strips(_ceil(self.model.n_inner, self.core.lanes))
 
     @property
     def vocab_strips(self) -> int:
@@ -133,8 +139,8 @@ class Shape:
 
     @property
     def values_strips(self) -> int:
-        """Strips of the values of all heads of the board."""
-        return self.heads * self.value_strips
+        """Strips of the product that makes the values of all heads of the board."""
+        return self._product_strips(self.heads * self.value_strips)
 
     # --- activation memory: x | q | attention result | feed-forward vector. On several boards the queries stand last,
     # so that the vectors that all boards need lie at the same addresses however many heads a board has.
@@ -208,14 +214,20 @@ class Shape:
         return _ceil(self.context, self.core.tile) * self.value_strips
 
     @property
+    def requests(self) -> int:
+        """Requests of a batch, one a row of the core: each has keys, values and logits of its own in memory."""
+        return self.core.rows
+
+    @property
     def logits_rows(self) -> int:
         """Rows of one position's logits (fp32, all columns of the product)."""
         port_words = _ceil(self.vocab_strips * self.core.lanes * 4, self.core.port_bytes)
         return _ceil(port_words, self.core.channels)
 
     def product_rows(self, words: int, strips: int, param_rows: int) -> int:
-        """Stream rows of a product: tiles, and `param_rows` rows for every T/2 strips."""
-        return words * strips + param_rows * _ceil(strips, self.core.param_strips)
+        """Stream rows of a product: tiles, and for every T/2 strips `param_rows` rows, and scales of int8 weights."""
+        core = self.core
+        return words * _ceil(strips, core.mm_strips) + (param_rows + core.has_int8) * _ceil(strips, core.param_strips)
 
     @cached_property
     def layer_weight_rows(self) -> int:
@@ -258,16 +270,21 @@ class Shape:
 
     @cached_property
     def region_rows(self) -> dict[str, tuple[int, int]]:
-        """(first row, rows) of every region by name, one after the other; each starts on `ALIGNMENT_BYTES`."""
+        """(first row, rows) of every region by name, one after the other; each starts on `ALIGNMENT_BYTES`.
+
+        Keys, values and logits of request r > 0 are called ``keys_r``, ``values_r``, ``logits_r``.
+        """
         cache = self.model.n_layer * self.heads
         sizes = {
             "weights": self.weight_rows,
             "position_embedding": self.position_rows,
             "token_embedding": self.token_rows,
-            "keys": cache * self.key_head_rows,
-            "values": cache * self.value_head_rows,
-            "logits": self.context * self.logits_rows,
         }
+        for request in range(self.requests):
+            sizes[row_register("keys", request)] = cache * self.key_head_rows
+            sizes[row_register("values", request)] = cache * self.value_head_rows
+        for request in range(self.requests):
+            sizes[row_register("logits", request)] = self.context * self.logits_rows
         unit = max(1, ALIGNMENT_BYTES // self.core.port_bytes)
         rows, next_row = {}, 0
         for name, size in sizes.items():
@@ -283,7 +300,7 @@ class Shape:
     @property
     def total_rows(self) -> int:
         """Rows of a channel in use."""
-        return sum(self.region_rows["logits"])
+        return max(first + size for first, size in self.region_rows.values())
 
     @property
     def channel_bytes_used(self) -> int:

@@ -13,36 +13,31 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from host.compiler.errors import Problem
+from host.compiler.product_origins import (
+    ORIGINS,
+    is_late,
+    kind_of,
+    own_columns,
+    padded_columns,
+    padded_size,
+    without_padding,
+)
 from host.compiler.shape import Shape
 from sw.models.weights import WeightTensors
 
-__all__ = ["LAYER_PRODUCTS", "ProductWeights", "WeightSource", "column_sums", "folded", "to_fp32"]
+__all__ = [
+    "LAYER_PRODUCTS",
+    "ProductWeights",
+    "WeightSource",
+    "column_sums",
+    "folded",
+    "to_fp32",
+]
 
 LAYER_PRODUCTS = ("keys", "queries", "values", "projection", "feed_in", "feed_out")
 FP16_MAX_EXCLUSIVE = 65520.0  # rounds to infinity from here on
 FP32_NORMAL_MIN = 2.0**-126
 FP32_MAX = float(np.finfo(np.float32).max)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Origin:
-    """Where a product's weights come from: `matrix`; `norm` in front of it or ""; first column as a multiple of d;
-    `kind` of the boards' slices of its columns (`host.planner.partition.KINDS`)."""
-
-    matrix: str
-    norm: str
-    part: int
-    kind: str
-
-
-_ORIGINS = {
-    "queries": _Origin("attn.c_attn", "ln_1", 0, "heads"),
-    "keys": _Origin("attn.c_attn", "ln_1", 1, "heads"),
-    "values": _Origin("attn.c_attn", "ln_1", 2, "heads"),
-    "projection": _Origin("attn.c_proj", "", 0, "x"),
-    "feed_in": _Origin("mlp.c_fc", "ln_2", 0, "inner"),
-    "feed_out": _Origin("mlp.c_proj", "", 0, "x"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,28 +73,31 @@ class WeightSource:
     @staticmethod
     def matrix_of(product: str) -> str:
         """Name of the matrix that a product comes from, within its layer."""
-        return "wte" if product == "head" else _ORIGINS[product].matrix
+        return "wte" if product == "head" else ORIGINS[product].matrix
 
     def product(self, shape: Shape, name: str, layer: int = 0) -> ProductWeights:
         """Weights of a board's product (`LAYER_PRODUCTS`, or "head", which has no layer)."""
-        core = shape.core
-        words = shape.inner_words if name == "feed_out" else shape.x_words
-        strips = {"keys": shape.key_strips, "queries": shape.key_strips, "values": shape.values_strips}
-        kind = "vocabulary" if name == "head" else _ORIGINS[name].kind
-        columns = strips.get(name, len(shape.own_strips(kind))) * core.lanes
-        matrix, bias = np.zeros((words * core.tile, columns), np.float16), np.zeros((1, columns), np.float32)
-        target = _without_padding(shape, name, matrix)
+        matrix = np.zeros(padded_size(shape, name), np.float16)
+        target = without_padding(shape, name, matrix)
         if name == "head":
             target = target.T
 
         def take(place: slice, block: np.ndarray) -> None:
             target[place] = block.reshape(len(block), *target.shape[1:])
 
-        exact_bias = to_fp32(self._fold(name, layer, own_columns(shape, kind), take))
-        unpadded_bias = _without_padding(shape, name, bias)
-        unpadded_bias[...] = exact_bias.reshape(unpadded_bias.shape)
-        late = name == "head" or _ORIGINS[name].norm
-        return ProductWeights(matrix, bias[0], column_sums(matrix) if late else None)
+        bias = padded_columns(shape, name, to_fp32(self.folded_blocks(shape, name, layer, take)))
+        return ProductWeights(matrix, bias, column_sums(matrix) if is_late(name) else None)
+
+    def folded_blocks(
+        self, shape: Shape, name: str, layer: int, take: Callable[[slice, np.ndarray], None]
+    ) -> np.ndarray:
+        """Read what a board has of a product's weights; returns b + beta @ W of its columns in float64.
+
+        `take` gets blocks of gamma * W in fp32, [rows, columns] of W, and the slice of rows where they belong; for the
+        head, whose W is the transposed embedding, blocks [tokens, d] and the slice of tokens, counted from the board's
+        first.
+        """
+        return self._fold(name, layer, own_columns(shape, kind_of(name)), take)
 
     def release(self) -> None:
         """Forget the matrix that is held."""
@@ -114,8 +112,10 @@ class WeightSource:
         padded[:rows, : shape.width] = table
         return padded
 
-    def range_problems(self, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
+    def range_problems(self, int8: bool = False, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
         """Values that fp16 (weights, embeddings) or fp32 (parameters) cannot hold: the worst of each tensor.
+
+        With `int8` weights a matrix needs a scale in fp32, and a bias is divided by it, which is 2^-24 or more.
 
         Nothing is read if the model's own bound excludes them: gamma * W is below its square, and b + beta @ W, a sum
         of at most `MAX_WIDTH` such products and one term, far below fp32's range.
@@ -127,10 +127,9 @@ class WeightSource:
         parts = list(self._parts())
         for done, (label, look) in enumerate(parts, 1):
             values, bias = look()
-            for text, extremes, limit, kind in (
-                ("", values, FP16_MAX_EXCLUSIVE, "fp16"),
-                (" (bias)", bias, FP32_MAX, "fp32"),
-            ):
+            of_matrix = (FP32_MAX, "fp32") if int8 and bias.seen else (FP16_MAX_EXCLUSIVE, "fp16")
+            of_bias = FP32_MAX * 2.0**-24 if int8 else FP32_MAX
+            for text, extremes, (limit, kind) in (("", values, of_matrix), (" (bias)", bias, (of_bias, "fp32"))):
                 worst = extremes.beyond(limit)
                 if worst is not None:
                     found.append(Problem(f"{label}{text}", worst, f"finite in {kind}", "scale or retrain the model"))
@@ -156,7 +155,7 @@ class WeightSource:
         yield "wte.weight", table("wte.weight")
         for layer in range(self._weights.config.n_layer):
             for product in LAYER_PRODUCTS:
-                origin = _ORIGINS[product]
+                origin = ORIGINS[product]
                 scale = f"h.{layer}.{origin.norm}.weight * " if origin.norm else ""
                 yield f"{scale}h.{layer}.{origin.matrix}.weight [{product}]", folded(product, layer)
         yield "ln_f.weight * wte.weight [head]", folded("head", 0)
@@ -164,12 +163,11 @@ class WeightSource:
     def _fold(self, name: str, layer: int, own: range | None, take: Callable[[slice, np.ndarray], None]) -> np.ndarray:
         """Read a product's matrix; returns b + beta @ W of the columns `own`, all of them if None, in float64.
 
-        `take` gets blocks of gamma * W in fp32, [rows, columns] of W, and the slice of rows where they belong; for the
-        head, whose W is the transposed embedding, blocks [tokens, d] and the slice of tokens, counted from the first.
+        `take` is called as by `folded_blocks`.
         """
         if name == "head":
             return self._fold_head(own, take)
-        origin, width = _ORIGINS[name], self._weights.config.n_embd
+        origin, width = ORIGINS[name], self._weights.config.n_embd
         block = f"h.{layer}."
         weight = self._matrix(f"{block}{origin.matrix}.weight")
         bias = self._weights.tensor(f"{block}{origin.matrix}.bias").astype(np.float64)
@@ -204,27 +202,12 @@ class WeightSource:
         return self._held[1]
 
 
-def own_columns(shape: Shape, kind: str) -> range:
-    """Columns of the model's matrices that a board has: of x for heads, else of the vector of that kind."""
-    own, size = shape.own(kind), shape.model.head_size if kind == "heads" else 1
-    return range(own.start * size, own.stop * size)
-
-
-def _without_padding(shape: Shape, name: str, padded: np.ndarray) -> np.ndarray:
-    """View [true rows, true columns] of a padded array; keys and queries [true rows, heads, head size]."""
-    model = shape.model
-    rows = padded[: min(len(padded), model.n_inner if name == "feed_out" else shape.width)]
-    if name in ("keys", "queries"):  # every head is padded to whole words
-        return rows.reshape(len(rows), shape.heads, -1)[:, :, : model.head_size]
-    kind = "vocabulary" if name == "head" else _ORIGINS[name].kind
-    return rows[:, : len(own_columns(shape, kind))]
-
-
 class _Extremes:
     """Smallest and largest of all values seen, NaN if one of them is."""
 
     def __init__(self) -> None:
         self._low, self._high = np.float64(0), np.float64(0)
+        self.seen = False
 
     @classmethod
     def of(cls, values: np.ndarray) -> _Extremes:
@@ -233,6 +216,7 @@ class _Extremes:
         return extremes
 
     def see(self, values: np.ndarray) -> None:
+        self.seen = True
         self._low, self._high = np.minimum(self._low, values.min()), np.maximum(self._high, values.max())
 
     def beyond(self, limit: float) -> float | None:

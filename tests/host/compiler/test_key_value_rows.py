@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import host.compiler.key_value_rows as key_value_rows
-from host.compiler import CompileError, compile_model
+from host.compiler import CompileError, Shape, compile_model
 from host.driver.gpt2_kernel import Gpt2Kernel
 from host.driver.session import open_kernel
 from host.errors import BadInput, KernelFault
@@ -28,7 +28,14 @@ WAIT_S = 60.0
 TAILS = GPT2Config(n_layer=2, n_head=3, n_embd=36, n_positions=48, vocab_size=97)  # heads of 12 in words of 16
 TWO_WORDS = GPT2Config(n_layer=2, n_head=2, n_embd=64, n_positions=48, vocab_size=97)
 LARGE = GPT2Config(n_layer=2, n_head=3, n_embd=48, n_positions=192, vocab_size=97)
-CASES = {"tails": (TAILS, "16x4", 21), "two words a key": (TWO_WORDS, "16x4", 33), "64x16": (LARGE, "64x16", 70)}
+CASES = {
+    "tails": (TAILS, "16x4", 21),
+    "two words a key": (TWO_WORDS, "16x4", 33),
+    "64x16": (LARGE, "64x16", 70),
+    "two rows": (TWO_WORDS, "16x4r2", 33),
+    "four rows": (TAILS, "16x4r4", 21),
+    "64x16, four rows": (LARGE, "64x16r4", 70),
+}
 
 
 @contextmanager
@@ -53,7 +60,7 @@ def _read_cache(program: Program, board: BoardModel, config: GPT2Config, positio
     keys = np.empty((config.n_layer, config.n_head, positions, config.head_size), np.float16)
     values = np.empty_like(keys)
     for layer, head, p, dim in np.ndindex(keys.shape):
-        slot = p // lanes * lanes + (p + head) % lanes
+        slot = p // lanes * lanes + (p + core.rows * head) % lanes
         key_head = r["key_base"] + layer * r["key_layer_rows"] + head * r["key_head_rows"]
         row = key_head + slot // lanes * r["key_words"] + dim // tile
         keys[layer, head, p, dim] = element(row, slot % lanes, dim % tile)
@@ -72,8 +79,9 @@ def test_an_image_with_a_boards_own_keys_and_values_goes_on_as_the_board(
     ids = np.random.default_rng(2).integers(0, config.vocab_size, done + 1).tolist()
     program, image = compile_model(weights, core, tmp_path / "plain")
     with _board(program, image) as (kernel, board):
-        kernel.start(ids[:done], 1)
-        kernel.wait(WAIT_S)
+        for row in range(core.rows):  # the given keys and values are those of every request
+            kernel.start(ids[:done], 1, row=row)
+            kernel.wait(WAIT_S)
         before = board.kv_hash()
         keys, values = _read_cache(program, board, config, done)
         wanted = _step(kernel, ids, done)
@@ -85,16 +93,19 @@ def test_an_image_with_a_boards_own_keys_and_values_goes_on_as_the_board(
             return board.kv_hash(), _step(kernel, [0] * done + ids[done:], done)
 
     assert again(keys, values) == (before, wanted)
-    # twins: one bit of one key, of one value; heads not rotated
+    # twins: one bit of one key, of one value; heads rotated by one more
     for array in (keys, values):
         array.view(np.uint16)[1, 2 % config.n_head, done - 2, 3] ^= 0x200
         changed_hash, changed = again(keys, values)
         assert changed_hash != before and changed != wanted
         array.view(np.uint16)[1, 2 % config.n_head, done - 2, 3] ^= 0x200
-    slots = key_value_rows._slots
-    monkeypatch.setattr(
-        key_value_rows, "_slots", lambda shape, n: (slots(shape, n)[0], np.tile(np.arange(n), (shape.heads, 1)))
-    )
+
+    def turned(shape: Shape, positions: int) -> tuple[np.ndarray, np.ndarray]:
+        heads, position = np.arange(shape.heads)[:, None], np.arange(positions)[None]
+        first = position // shape.core.lanes * shape.core.lanes
+        return heads, first + (position + (shape.core.rows + 1) * heads) % shape.core.lanes
+
+    monkeypatch.setattr(key_value_rows, "_slots", turned)
     with pytest.raises(KernelFault, match="NaN"):  # some slot of the last group was never written
         again(keys, values)
 
