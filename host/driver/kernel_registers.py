@@ -7,10 +7,10 @@ from typing import Any
 
 from host.driver.kernel_identity import check_kernel
 from host.driver.pynq_import import pynq
-from host.driver.state_words import STATE_REGISTERS, state_words
+from host.driver.state_words import state_registers, state_words
 from host.driver.xclbin_info import read_xclbin
 from host.errors import BadInput
-from hw.board.gpt2_map import LINK_COUNTERS, LINK_PORTS, STALL_CAUSES, gpt2_register_map
+from hw.board.gpt2_map import LINK_COUNTERS, LINK_PORTS, STALL_CAUSES, gpt2_register_map, row_register
 
 __all__ = ["KernelRegisters"]
 
@@ -58,14 +58,14 @@ class KernelRegisters(pynq.DefaultIP):
         """Ask the kernel to end the run (``wait`` then gives reason ``cancelled``); nothing happens without one."""
         self.set("cancel", 1)
 
-    def ring(self, first: int, end: int) -> list[int]:
-        """Entries ``first`` to ``end`` - 1 of the token ring."""
-        window = self.map.window("tokens")
+    def ring(self, first: int, end: int, row: int = 0) -> list[int]:
+        """Entries ``first`` to ``end`` - 1 of a row's token ring; a sequence has row 0's."""
+        window = self.map.window(row_register("tokens", row))
         return [self.mmio.read(window.offset + window.stride * place) for place in range(first, end)]
 
-    def tokens(self) -> list[int]:
-        """All valid tokens of the ring, prompt included; may be called during a run."""
-        return self.ring(0, self.get("tokens_valid"))
+    def tokens(self, row: int = 0) -> list[int]:
+        """All valid tokens of a row's ring, prompt included; may be called during a run."""
+        return self.ring(0, self.get(row_register("tokens_valid", row)), row)
 
     def counters(self) -> dict[str, int]:
         """``cycles``, ``tiles`` and ``stall_*`` of the last run from the kernel's registers, in cycles."""
@@ -77,7 +77,7 @@ class KernelRegisters(pynq.DefaultIP):
 
     def state_dump(self) -> dict[str, int]:
         """The state registers by name."""
-        return {name: self.get(name) for name in STATE_REGISTERS}
+        return {name: self.get(name) for name in state_registers(self.core.rows)}
 
     def state_text(self) -> str:
         """The state dump in words: where the kernel is and what it waits for."""

@@ -8,19 +8,29 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from host.errors import BadInput
-from hw.board.gpt2_map import Flags
+from hw.board.gpt2_map import Flags, row_register
+from hw.gpt2.sampled_token import BoardSampling
 
-__all__ = ["MAX_STOP_IDS", "RUN_REGISTERS", "FinishReason", "RingRun", "RunRequest", "RunResult"]
+__all__ = [
+    "MAX_STOP_IDS",
+    "RUN_REGISTERS",
+    "FinishReason",
+    "RingRun",
+    "RunRequest",
+    "RunResult",
+    "held_positions",
+    "run_flags",
+]
 
 MAX_STOP_IDS = 4  # registers stop_0 to stop_3
 RUN_REGISTERS = (
     "position",
     "prompt_end",
     "max_new_tokens",
-    "flags",
     "stop_count",
     *(f"stop_{i}" for i in range(MAX_STOP_IDS)),
 )
+"""What a request has in registers; on a core with rows each row has its own."""
 
 FinishReason = Literal["length", "stop", "context", "cancelled"]
 
@@ -63,13 +73,17 @@ class RingRun:
 
 @dataclasses.dataclass(frozen=True)
 class RunRequest:
-    """Registers of one run; make it with :meth:`checked`."""
+    """Registers of one run; make it with :meth:`checked`.
+
+    ``sampling`` says how the board draws the tokens; None: the arg-max.
+    """
 
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
     stop_ids: tuple[int, ...]
     write_logits: bool
     position: int
+    sampling: BoardSampling | None = None
 
     @classmethod
     def checked(
@@ -80,9 +94,9 @@ class RunRequest:
         write_logits: bool,
         position: int | None,
         limits: Mapping[str, int],
-        cached_ids: Sequence[int | None],
+        sampling: BoardSampling | None = None,
     ) -> RunRequest:
-        """Check a request against a program.
+        """Check a request against a program, but for what the cache holds (see `require_cached`).
 
         Parameters
         ----------
@@ -92,7 +106,7 @@ class RunRequest:
         write_logits : also write each decode step's logits to memory.
         position : first position to process, None for 0; the positions before it must be in the cache.
         limits : the program's registers, of which ``context_limit`` and ``vocab`` are used.
-        cached_ids : tokens whose keys and values the cache holds; None where any token will do.
+        sampling : how the board draws the tokens; None: the arg-max.
 
         Raises BadInput, with what was got and what is allowed.
         """
@@ -124,46 +138,74 @@ class RunRequest:
                 value=first,
                 expected=f"0 to {len(prompt) - 1}",
             )
-        pairs = enumerate(zip(prompt, cached_ids, strict=False))
-        same = next((place for place, (asked, held) in pairs if held not in (None, asked)), len(cached_ids))
-        if first > same:
+        return cls(prompt, max_new_tokens, stops, bool(write_logits), first, sampling)
+
+    def require_cached(self, cached_ids: Sequence[int | None]) -> None:
+        """Raise BadInput unless the cache holds what stands before `position`.
+
+        ``cached_ids`` are the tokens whose keys and values it has; None where any token will do.
+        """
+        same, length = held_positions(self.prompt_ids, cached_ids), len(self.prompt_ids)
+        if self.position > same:
             raise BadInput(
-                f"position {first} needs the keys and values of the first {first} prompt tokens; "
-                f"the cache holds those of {min(same, len(prompt))}",
+                f"position {self.position} needs the keys and values of the first {self.position} prompt tokens; "
+                f"the cache holds those of {min(same, length)}",
                 kind="not_cached",
-                value=first,
-                expected=min(same, len(prompt) - 1),
+                value=self.position,
+                expected=min(same, length - 1),
                 hint="Start from a smaller position.",
             )
-        return cls(prompt, max_new_tokens, stops, bool(write_logits), first)
 
     @classmethod
-    def of_registers(cls, registers: Mapping[str, int], tokens: Sequence[int]) -> RunRequest:
-        """The request that stands in the kernel's registers, for a run that user code started by itself."""
+    def of_registers(cls, registers: Mapping[str, int], tokens: Sequence[int], flags: int) -> RunRequest:
+        """The request that stands in the kernel's registers, for a run that user code started by itself.
+
+        What it samples by is not looked at.
+        """
         return cls(
             tuple(tokens),
             registers["max_new_tokens"],
             tuple(registers[f"stop_{i}"] for i in range(registers["stop_count"])),
-            bool(registers["flags"] & Flags.WRITE_LOGITS),
+            bool(flags & Flags.WRITE_LOGITS),
             registers["position"],
         )
 
-    def registers(self) -> dict[str, int]:
-        """Values of the run's registers by name."""
-        return {
+    def registers(self, row: int = 0) -> dict[str, int]:
+        """Values of the request's registers by name, as those of a row; of a greedy one too, so that none stays."""
+        drawn = self.sampling
+        values = {
             "position": self.position,
             "prompt_end": len(self.prompt_ids),
             "max_new_tokens": self.max_new_tokens,
-            "flags": int(Flags.WRITE_LOGITS) if self.write_logits else 0,
             "stop_count": len(self.stop_ids),
             **{f"stop_{i}": token for i, token in enumerate(self.stop_ids)},
+            "seed": 0 if drawn is None else drawn.seed,
+            "sampling": 0 if drawn is None else drawn.register,
         }
+        return {row_register(name, row): value for name, value in values.items()}
 
     def reason(self, tokens: Sequence[int]) -> FinishReason:
         """Why a run without error ended with these new tokens."""
         if tokens and tokens[-1] in self.stop_ids:
             return "stop"
         return "length" if len(tokens) >= self.max_new_tokens else "context"
+
+    def complete(self, tokens: Sequence[int], context_limit: int) -> bool:
+        """Whether a run ends with these new tokens by itself."""
+        stopped = bool(tokens) and tokens[-1] in self.stop_ids
+        full = len(self.prompt_ids) + len(tokens) > context_limit
+        return stopped or full or len(tokens) >= self.max_new_tokens
+
+
+def run_flags(write_logits: bool, batch: bool = False) -> int:
+    """Value of the register ``flags``."""
+    return int((Flags.WRITE_LOGITS if write_logits else Flags(0)) | (Flags.BATCH if batch else Flags(0)))
+
+
+def held_positions(prompt_ids: Sequence[int], cached_ids: Sequence[int | None]) -> int:
+    """Leading tokens of a cache that are those of a prompt; all of them if the prompt is shorter and the same."""
+    pairs = enumerate(zip(prompt_ids, cached_ids, strict=False))
+    return next((place for place, (asked, held) in pairs if held not in (None, asked)), len(cached_ids))
 
 
 def _ids(what: str, ids: Sequence[int], vocab: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """A simulated Alveo U280 as a PYNQ device: unmodified `pynq.Overlay`, `pynq.allocate` and register maps run on it.
 
 Whoever calls PYNQ owns the board model: everything runs in the caller's thread. The model works while the host polls:
-each read of a status register (``ctrl``, ``done_count``, ``tokens_valid``, ``state``) during a run lets it advance by
-``poll_cycles`` first.
+each read of a status register (``ctrl``, ``done_count``, ``tokens_valid`` of any row, ``state``) during a run lets it
+advance by ``poll_cycles`` first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from host.driver.u280_platform import KERNEL_BASE, bank_tag
 from host.driver.xclbin_info import read_xclbin
 from host.errors import BadInput, BadPointer, BoardFailed, DeviceBusy, StuckKernel, VersionMismatch
 from hw.board.board_model import BANK_BYTES, BoardError, BoardModel, BoardStuckError
-from hw.board.gpt2_map import gpt2_register_map
+from hw.board.gpt2_map import gpt2_register_map, row_register
 from hw.board.program import MemoryImage, Program, ProgramError
 from hw.gpt2.config import CoreConfig
 
@@ -32,7 +32,6 @@ __all__ = ["SimU280Device"]
 
 _POLLED = ("ctrl", "done_count", "tokens_valid", "state")
 _START, _IDLE = 1 << 0, 1 << 2  # bits of ctrl
-_KERNEL_BYTES = 0x10000
 _NO_FILE = pathlib.Path(os.devnull)  # image of a board that has no program yet
 
 
@@ -79,6 +78,7 @@ class SimU280Device(pynq.Device):
         self._ports: list[int] = []
         self._polled: list[int] = []
         self._cancel = -1
+        self._kernel_bytes = 0  # until an xclbin says so
         self._program: list[Allocation] = []
         self._running = False
         self._closed = False
@@ -110,7 +110,9 @@ class SimU280Device(pynq.Device):
         with self._board_errors():
             check_kernel(info, lambda name: self._read(registers[name].offset, registers[name].bits // 8))
         self._ports = [registers[f"hbm{channel}"].offset for channel in range(info.core.channels)]
-        self._polled = [registers[name].offset for name in _POLLED]
+        of_rows = [row_register("tokens_valid", row) for row in range(1, info.core.rows)]
+        self._polled = [registers[name].offset for name in (*_POLLED, *of_rows)]
+        self._kernel_bytes = registers.size
         self._cancel = registers["cancel"].offset
         self.post_download(bitstream, parser)
 
@@ -258,11 +260,13 @@ class SimU280Device(pynq.Device):
 
     def _offset(self, address: int, length: int) -> int:
         offset = address - KERNEL_BASE
-        if offset < 0 or offset + length > _KERNEL_BYTES or offset % 4 or length % 4 or not length:
+        if offset < 0 or offset + length > self._kernel_bytes or offset % 4 or length % 4 or not length:
             raise BadInput(
                 f"access of {length} bytes at {address:#x} is not in the kernel's registers or not in 4-byte words",
                 value=address,
-                expected=f"{KERNEL_BASE:#x} to {KERNEL_BASE + _KERNEL_BYTES - 1:#x}",
+                expected=f"{KERNEL_BASE:#x} to {KERNEL_BASE + self._kernel_bytes - 1:#x}"
+                if self._kernel_bytes
+                else "none",
             )
         return offset
 

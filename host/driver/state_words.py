@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from host.driver.xclbin_info import version_text
-from hw.board.gpt2_map import STALL_CAUSES, ErrorCode, RunState
+from hw.board.gpt2_map import STALL_CAUSES, ErrorCode, RunState, row_register
 
-__all__ = ["PORT_WORDS", "STATE_REGISTERS", "awaited_words", "error_words", "state_words"]
+__all__ = ["PORT_WORDS", "STATE_REGISTERS", "awaited_words", "error_words", "state_registers", "state_words"]
 
 STATE_REGISTERS = (
     "state",
@@ -56,7 +56,7 @@ _ERROR_WORDS = {
     ErrorCode.NONE: "no error",
     ErrorCode.CANCELLED: "cancelled by the host",
     ErrorCode.ILLEGAL: "unknown operation in instruction {info}",
-    ErrorCode.NAN_LOGITS: "a logit is NaN at position {info}",
+    ErrorCode.NAN_LOGITS: "a logit is NaN at position {position}{of_row}",
     ErrorCode.READ: "memory answered a read on port {info} with an error",
     ErrorCode.WRITE: "memory answered a write on port {info} with an error",
     ErrorCode.START: "start registers out of range (position {info})",
@@ -70,6 +70,11 @@ _ERROR_WORDS = {
 }
 
 
+def state_registers(rows: int) -> tuple[str, ...]:
+    """Names of the registers of a state dump of a core with so many rows."""
+    return (*STATE_REGISTERS, *(row_register("tokens_valid", row) for row in range(1, rows)))
+
+
 def error_words(error: int, info: int) -> str:
     """The registers ``error`` and ``error_info`` as a phrase."""
     try:
@@ -79,11 +84,13 @@ def error_words(error: int, info: int) -> str:
 
 
 def _error_details(info: int) -> dict[str, object]:
-    """What the phrases of `_ERROR_WORDS` call the parts of ``error_info`` (docs/ring.md section 5)."""
+    """What the phrases of `_ERROR_WORDS` call the parts of ``error_info`` (docs/ring.md section 5, docs/rows.md)."""
     ports = [name for number, name in enumerate(PORT_WORDS) if info >> number & 1]
     code = info & 0xFF
     return {
         "info": info,
+        "position": info & 0xFF_FFFF,
+        "of_row": f" of row {info >> 24}" if info >> 24 else "",
         "port": PORT_WORDS[info & 1],
         "top_port": PORT_WORDS[info >> 31 & 1],
         "ports": f"{' and '.join(ports)} port{'s' if len(ports) > 1 else ''}",
@@ -135,7 +142,8 @@ def state_words(dump: Mapping[str, int]) -> str:
         parts.append(f"busy units: {', '.join(busy) or 'none'}")
     parts += _ring_words(dump)
     if "tokens_valid" in dump:
-        parts.append(f"{dump['tokens_valid']} tokens valid")
+        others = [f"{value} of row {name[-1]}" for name, value in dump.items() if name.startswith("tokens_valid_")]
+        parts.append(", ".join([f"{dump['tokens_valid']} tokens valid", *others]))
     return "; ".join(parts)
 
 

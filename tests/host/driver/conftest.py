@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pathlib
+import shutil
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -12,15 +13,26 @@ import pytest
 
 from host.driver.gpt2_kernel import Gpt2Kernel
 from host.driver.pynq_import import pynq
+from host.driver.session import open_kernel
 from host.driver.sim_device import SimU280Device
 from host.driver.xclbin import write_xclbin
 from hw.board.board_model import BoardError, BoardModel, BoardStuckError
-from hw.board.gpt2_map import IDENTITY, INTERFACE_VERSION, ErrorCode, RunState, gpt2_register_map
+from hw.board.gpt2_map import (
+    IDENTITY,
+    INTERFACE_VERSION,
+    ErrorCode,
+    Flags,
+    RunState,
+    gpt2_register_map,
+    row_register,
+)
 from hw.board.program import MemoryImage, Program, ProgramError, Region
 from hw.gpt2.config import CORE_CONFIGS, CoreConfig
 from hw.gpt2.isa import Access, AccessKind, Commit, Instruction, Op, Operand, Path
+from sim.functional import FunctionalBoard
 
 CORE = CORE_CONFIGS["16x4"]
+ROWS_CORE = CORE_CONFIGS["16x4r4"]
 WIDTH, VOCAB, CONTEXT, SEED = 16, 64, 64, 20261130
 
 
@@ -133,6 +145,24 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     return TinyModel(folder, position, token, head)
 
 
+@pytest.fixture(scope="session")
+def tiny_rows(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """The tiny program for a core with four rows: the same image, keys, values and logits for four requests."""
+    program, image = Program.load(tiny.folder)
+    registers, regions = dict(program.registers), list(program.regions)
+    for row in range(1, ROWS_CORE.rows):
+        first = 32768 + (row - 1) * 12288
+        for i, (kind, base) in enumerate((("keys", "key"), ("values", "value"), ("logits", "logits"))):
+            at = first + 4096 * i
+            registers[row_register(f"{base}_base", row)] = at // CORE.port_bytes
+            regions += [Region(row_register(kind, row), kind, c, at, 4096) for c in range(CORE.channels)]
+    folder = tmp_path_factory.mktemp("tiny_rows_program")
+    files = [pathlib.Path(shutil.copy(path, folder / path.name)) for path in image.files]
+    rows_program = dataclasses.replace(program, core=ROWS_CORE, registers=registers, regions=tuple(regions))
+    rows_program.save(folder, dataclasses.replace(image, files=tuple(files), channel_bytes=1 << 17))
+    return dataclasses.replace(tiny, folder=folder)
+
+
 class BoardDouble:
     """Register-level double of a board that runs the tiny program from memory; faults are injected by attributes."""
 
@@ -143,6 +173,9 @@ class BoardDouble:
         self.map = gpt2_register_map(core)
         self.words: dict[int, int] = {}
         self.memory: list[dict[int, bytes]] = []
+        self.batch = False
+        self.places: dict[int, int] = {}  # next position of each row at work
+        self.made: dict[int, int] = {}
         self.identity, self.version, self.digest = IDENTITY, INTERFACE_VERSION, int(core.digest[:16], 16)
         self.stuck_at: int | None = None  # position that never ends
         self.raises_stuck = False
@@ -155,7 +188,7 @@ class BoardDouble:
         if program.core.digest != self.core.digest:
             raise ProgramError(f"model is core {self.core.name}, program is for {program.core.name}")
         self.loads += 1
-        self.image, self.words, self.running, self.new = image, {}, False, 0
+        self.image, self.words, self.running = image, {}, False
         self.memory = [{} for _ in image.files]
         for channel, path in enumerate(image.files):
             data = path.read_bytes() if image.image_bytes else b""
@@ -201,9 +234,15 @@ class BoardDouble:
                 self.words[at] = word
 
     def _begin(self) -> None:
-        self.running, self.new = True, 0
+        rows = range(self.core.rows)
+        self.batch = self.core.rows > 1 and bool(self._get("flags") & Flags.BATCH)
+        mask = self._get("batch_rows") if self.batch else 1
+        self.running = True
+        self.places = {row: self._get(row_register("position", row)) for row in rows if mask >> row & 1}
+        self.made = dict.fromkeys(self.places, 0)
         self._put("start_count", self._get("start_count") + 1)
-        self._put("tokens_valid", self._get("prompt_end"))
+        for row in rows:
+            self._put(row_register("tokens_valid", row), self._get(row_register("prompt_end", row)))
         self._put("dump_position", self._get("position"))
         self._put("cycles", 0)
         self._put("error", 0)
@@ -227,7 +266,7 @@ class BoardDouble:
                     raise BoardStuckError("no progress: everything waits for memory")
                 return cycles
             self._put("cycles", self._get("cycles") + self.cycles_per_step)
-            self._step(place)
+            self._step()
         return cycles
 
     def _table(self, base: str, index: int) -> np.ndarray:
@@ -243,32 +282,48 @@ class BoardDouble:
     def _base(self, channel: int) -> int:
         return self._get(f"hbm{channel}") & 0x0FFFFFFF
 
-    def _step(self, place: int) -> None:
-        if place >= self._get("context_limit") or self._get("max_new_tokens") == 0:
-            return self._end(ErrorCode.START, place)
-        if self.fault and self.fault[1] == place:
-            return self._end(*self.fault)
-        tokens, prompt_end = self.map.window("tokens").offset, self._get("prompt_end")
-        if place + 1 >= prompt_end:
-            x = self._table("position_base", place) + self._table("token_base", self.words[tokens + 4 * place])
-            strips = range(self._get("weight_base"), self._get("weight_base") + VOCAB // CORE.lanes)
-            logits = np.concatenate([x @ self._row(row).T.astype(np.float32) for row in strips])
-            if self._get("flags"):
-                data = logits.astype("<f4").tobytes()
-                first = (self._get("logits_base") + place * self._get("logits_rows")) * CORE.port_bytes
-                for word in range(len(data) // CORE.port_bytes):
-                    channel, row = word % CORE.channels, word // CORE.channels
-                    part = data[word * CORE.port_bytes : (word + 1) * CORE.port_bytes]
-                    self.write_memory(channel, self._base(channel) + first + row * CORE.port_bytes, part)
-            token = int(np.argmax(logits))
-            self.words[tokens + 4 * (place + 1)] = token
-            self._put("tokens_valid", place + 2)
-            self.new += 1
-            stops = [self._get(f"stop_{i}") for i in range(self._get("stop_count"))]
-            full = place + 1 == self._get("context_limit")
-            if self.new == self._get("max_new_tokens") or token in stops or full:
-                return self._end(ErrorCode.NONE, 0)
-        return self._put("dump_position", place + 1)
+    def _step(self) -> None:
+        """The next position of every request, of a sequence the next positions up to a whole group of rows."""
+        for row, place in self.places.items():
+            if place >= self._get("context_limit") or self._get(row_register("max_new_tokens", row)) == 0:
+                return self._end(ErrorCode.START, place)
+        for row, first in list(self.places.items()):
+            place, end = first, self._get(row_register("prompt_end", row))
+            if not self.batch and first + 1 < end:
+                place = min((first | (self.core.rows - 1)) + 1, end) - 1
+            if self.fault and self.fault[1] == place:
+                return self._end(self.fault[0], place | (row << 24 if self.batch else 0))
+            self.places[row] = place + 1
+            if place + 1 >= end and self._decide(row, place):
+                del self.places[row]
+        if not self.places:
+            return self._end(ErrorCode.NONE, 0)
+        return self._put("dump_position", next(iter(self.places.values())))
+
+    def _decide(self, row: int, place: int) -> bool:
+        """Append a row's token behind a position; whether the request is complete."""
+
+        def get(name: str) -> int:
+            return self._get(row_register(name, row))
+
+        tokens = self.map.window(row_register("tokens", row)).offset
+        x = self._table("position_base", place) + self._table("token_base", self.words[tokens + 4 * place])
+        strips = range(self._get("weight_base"), self._get("weight_base") + VOCAB // CORE.lanes)
+        logits = np.concatenate([x @ self._row(row).T.astype(np.float32) for row in strips])
+        if self._get("flags") & Flags.WRITE_LOGITS:
+            data = logits.astype("<f4").tobytes()
+            first = (get("logits_base") + place * self._get("logits_rows")) * CORE.port_bytes
+            for word in range(len(data) // CORE.port_bytes):
+                channel, line = word % CORE.channels, word // CORE.channels
+                part = data[word * CORE.port_bytes : (word + 1) * CORE.port_bytes]
+                self.write_memory(channel, self._base(channel) + first + line * CORE.port_bytes, part)
+        token = int(np.argmax(logits))
+        self.words[tokens + 4 * (place + 1)] = token
+        self._put(row_register("tokens_valid", row), place + 2)
+        self.made[row] += 1
+        stops = [get(f"stop_{i}") for i in range(get("stop_count"))]
+        full = place + 1 == self._get("context_limit")
+        return self.made[row] == get("max_new_tokens") or token in stops or full
 
     def read_memory(self, channel: int, offset: int, bytes: int) -> bytes:
         assert self.image is not None
@@ -322,13 +377,38 @@ def rtl_build() -> object:
     return build.build_board(CORE)
 
 
+@pytest.fixture(scope="session")
+def rows_xclbin(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return write_xclbin(ROWS_CORE, tmp_path_factory.mktemp("rows_xclbin") / "gpt2.xclbin")
+
+
+@pytest.fixture(params=["double", "functional", pytest.param("rtl", marks=pytest.mark.slow)])
+def rows_board(request: pytest.FixtureRequest) -> BoardModel:
+    """Boards whose core has four rows, alike in all that the host sees."""
+    if request.param == "double":
+        return BoardDouble(ROWS_CORE)
+    if request.param == "functional":
+        return FunctionalBoard(ROWS_CORE)
+    module = pytest.importorskip("sim.rtl.board")
+    board: BoardModel = module.RtlBoard(pytest.importorskip("sim.rtl.build").build_board(ROWS_CORE))
+    return board
+
+
+@pytest.fixture
+def rows_kernel(rows_board: BoardModel, rows_xclbin: pathlib.Path, tiny_rows: TinyModel) -> Iterator[Gpt2Kernel]:
+    """The kernel of such a board with the tiny program loaded."""
+    with open_kernel(rows_board, ROWS_CORE, xclbin=rows_xclbin, poll_cycles=64) as kernel:
+        kernel.load(tiny_rows.folder)
+        yield kernel
+
+
 @pytest.fixture(params=["double", "functional", "rtl"])
 def board(request: pytest.FixtureRequest) -> Iterator[BoardModel]:
     """Every board model that can stand behind the PYNQ device."""
     if request.param == "double":
         model: BoardModel = BoardDouble()
     elif request.param == "functional":
-        model = pytest.importorskip("sim.functional").FunctionalBoard()
+        model = FunctionalBoard()
     else:
         module = pytest.importorskip("sim.rtl.board")
         model = module.RtlBoard(request.getfixturevalue("rtl_build"))

@@ -90,6 +90,15 @@ def test_polls_go_on_while_cycles_pass(opened, double, monkeypatch, kilocycles, 
         opened.wait(0.001)
 
 
+def test_a_run_that_ends_while_its_time_limit_is_looked_into_has_ended(opened, tiny):
+    opened.start([1, 2, 3], 2)  # four positions, of which each poll lets the board work on one
+    assert list(opened.wait(1e-9).tokens) == tiny.generate([1, 2, 3], 2)
+    opened.start([1, 2, 3], 40)  # twin
+    with pytest.raises(TimeLimit):
+        opened.wait(1e-9)
+    opened.wait(5.0)
+
+
 def test_model_that_notices_by_itself(opened, double):
     double.stuck_at, double.raises_stuck = 4, True
     opened.start([1, 2, 3], 10)
