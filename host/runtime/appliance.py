@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver import gpt2_kernel
+from host.driver.batch_request import BatchRequest
 from host.driver.gpt2_kernel import Gpt2Kernel
 from host.driver.link_counters import LinkCounters
 from host.driver.run_request import RingRun, RunResult
@@ -25,6 +26,7 @@ from hw.board.board_model import BoardModel
 from hw.board.gpt2_map import MAX_BOARDS, ErrorCode
 from hw.board.program import MemoryImage, Program
 from hw.gpt2.config import CoreConfig
+from hw.gpt2.sampled_token import BoardSampling
 
 __all__ = ["LINK_LIMIT_CYCLES", "POLL_CYCLES", "Appliance", "open_appliance"]
 
@@ -35,7 +37,7 @@ SETTLE_S = 10.0  # after one board failed the others have so long to end by them
 
 
 class Appliance:
-    """Boards that run one model together; with one board, that board.
+    """Boards that run one model together; with one board, that board, which alone takes batches.
 
     Parameters
     ----------
@@ -74,6 +76,11 @@ class Appliance:
         return len(self.kernels)
 
     @property
+    def rows(self) -> int:
+        """Requests that a batch may have; 1 on a core that takes none."""
+        return self.kernels[0].core.rows
+
+    @property
     def vocabulary(self) -> int:
         """Token ids of the model: the logits of all boards."""
         return sum(program.registers["vocab"] for program in self.programs)
@@ -101,15 +108,30 @@ class Appliance:
         stop_ids: Sequence[int] = (),
         write_logits: bool = False,
         position: int | None = None,
+        row: int = 0,
+        sampling: BoardSampling | None = None,
     ) -> None:
         """Start a run on all boards and return at once; arguments as of ``Gpt2Kernel.start``.
 
-        All boards are prepared before the first is started. If one does not start, the others are stopped.
+        All boards are prepared before the first is started. If one does not start, the others are stopped. Raises
+        BadInput ``sampling_on_ring`` for ``sampling`` with several boards.
         """
         if not self.programs:
             raise BadInput("no program is loaded", kind="no_program", hint="Call load first.")
+        if sampling is not None and self.boards > 1:
+            raise BadInput(
+                f"a board samples alone, these are {self.boards}",
+                kind="sampling_on_ring",
+                value=self.boards,
+                expected=1,
+                hint="Start a run for each token with write_logits, and draw from the logits.",
+            )
         ring = RingRun(self._next_run(), self._link_limit_cycles, self.vocabulary)
-        self._each(lambda kernel: kernel.prepare(prompt_ids, max_new_tokens, stop_ids, write_logits, position, ring))
+        self._each(
+            lambda kernel: kernel.prepare(
+                prompt_ids, max_new_tokens, stop_ids, write_logits, position, ring, row, sampling
+            )
+        )
         self._links = self._each(LinkCounters) if self.boards > 1 else []
         self._tokens = [[] for _ in self.kernels]
         try:
@@ -117,6 +139,25 @@ class Appliance:
         except BaseException:
             self.stop()
             raise
+
+    def start_batch(self, requests: Sequence[BatchRequest], write_logits: bool = False) -> tuple[int, ...]:
+        """Start a batch on the one board and return at once the row of each request: ``Gpt2Kernel.start_batch``.
+
+        Raises BadInput ``rows_on_ring`` with several boards.
+        """
+        if self.boards > 1:
+            raise BadInput(
+                f"a batch runs on one board, these are {self.boards}",
+                kind="rows_on_ring",
+                value=self.boards,
+                expected=1,
+                hint="Run the requests one after the other, or on one board whose core has rows.",
+            )
+        return self.kernels[0].start_batch(requests, write_logits)
+
+    def wait_batch(self, timeout_s: float, on_token: Callable[[int, int], object] | None = None) -> list[RunResult]:
+        """Wait for the end of the batch: ``Gpt2Kernel.wait_batch``."""
+        return self.kernels[0].wait_batch(timeout_s, on_token)
 
     def running(self) -> bool:
         """Whether all boards are still at the run (on simulated boards asking lets them work a little)."""
@@ -139,7 +180,10 @@ class Appliance:
         deadline = Gpt2Kernel.deadline(timeout_s)
         while not self._look(on_token):
             if time.monotonic() >= deadline:
-                raise self._expired(timeout_s)
+                error = self._expired(timeout_s)
+                if error is not None:
+                    raise error
+                continue
             if self.kernels[0].poll_s:
                 time.sleep(self.kernels[0].poll_s)
         ends = self._ends()
@@ -150,9 +194,9 @@ class Appliance:
                 self.kernels[board].follow(self._tokens[board])
         return self._agreed()
 
-    def read_logits(self, position: int) -> npt.NDArray[np.float32]:
+    def read_logits(self, position: int, row: int = 0) -> npt.NDArray[np.float32]:
         """fp32 logits of a decode step, shape (vocabulary,): each board's own columns in their order."""
-        parts = self._each(lambda kernel: kernel.read_logits(position))
+        parts = self._each(lambda kernel: kernel.read_logits(position, row))
         return np.concatenate([parts[board] for board in vocabulary_order(self.programs)])
 
     def first_token_cycles(self) -> int:
@@ -271,16 +315,23 @@ class Appliance:
             return RunResult(tuple(self._tokens[board]), "cancelled", kernel.get("cycles"))
         return kernel.result(self._tokens[board])
 
-    def _expired(self, timeout_s: float) -> MachineError:
-        """TimeLimit if any board still works, else StuckKernel with the state of all."""
+    def _expired(self, timeout_s: float) -> MachineError | None:
+        """TimeLimit if any board still works, StuckKernel with the state of all if one does not end its run, None if
+        all have ended it meanwhile."""
+        unended = False
         for board, kernel in enumerate(self.kernels):
             with self._named(board):
                 if not kernel.running():
                     continue
                 error = kernel.expired(timeout_s)
+                if not kernel.running():
+                    continue
+            unended = True
             if isinstance(error, TimeLimit) or self.boards == 1:
                 self._put_name(error, board)
                 return error
+        if not unended:
+            return None
         return StuckKernel(
             f"the ring is stuck: its time limit has passed, and no board issues a tile or token: {self.state_text()}",
             value=self._each(lambda kernel: kernel.state_dump()),
@@ -358,7 +409,7 @@ def open_appliance(
     with contextlib.ExitStack() as stack:
         for board in boards:
             stack.callback(board.close)
-        check_boards("functional", len(boards), cards=cards)
+        check_boards("functional", len(boards), cards=cards, rows=core.rows)
         kernels = []
         for place, board in enumerate(boards):
             card = cards[place] if cards else None

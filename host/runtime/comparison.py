@@ -85,6 +85,7 @@ def compare(
     rms_source: str = "given",
     logits: Logits | None = None,
     half: Callable[[Sequence[int]], Logits] | None = None,
+    half_name: str = "fp16",
 ) -> Comparison:
     """Judge greedy `tokens` that followed `prompt`.
 
@@ -97,7 +98,8 @@ def compare(
     logits : array
         Our logits [len(tokens), vocab], from which each token was chosen.
     half : callable
-        As `reference`, computed by PyTorch in half precision.
+        As `reference`, computed by PyTorch in half precision, or with weights rounded as the core's are; `half_name`
+        says which: ``fp16`` or ``int8``.
 
     Raises BadInput if there is neither a figure nor both logits and `half`.
     """
@@ -111,7 +113,7 @@ def compare(
                 "the comparison needs the RMS error of the logits, or the logits and PyTorch's in half precision",
                 kind="no_rms_error",
             )
-        rms_error, rms_source, suspicion = _bounded_error(logits, judged, half(sequence)[first:])
+        rms_error, rms_source, suspicion = _bounded_error(logits, judged, half(sequence)[first:], half_name)
     ties: list[NearTie] = []
     wrong: list[NearTie] = []
     for step, (row, ours) in enumerate(zip(judged, tokens, strict=True)):
@@ -124,15 +126,15 @@ def compare(
     return Comparison(len(tokens), rms_error, rms_source, tuple(ties), tuple(wrong), suspicion)
 
 
-def _bounded_error(logits: Logits, judged: Logits, half: Logits) -> tuple[float, str, str | None]:
-    """(RMS error, its source, suspicion): the smaller error of our logits and PyTorch fp16's, both against `judged`."""
-    own, bound, bound_source = rms(logits - judged), rms(half - judged), "PyTorch fp16"
+def _bounded_error(logits: Logits, judged: Logits, half: Logits, half_name: str) -> tuple[float, str, str | None]:
+    """(RMS error, its source, suspicion): the smaller error of our logits and of `half`, both against `judged`."""
+    own, bound, bound_source = rms(logits - judged), rms(half - judged), f"PyTorch {half_name}"
     if not np.isfinite(bound):
-        bound, bound_source = ASSUMED_HALF_ERROR * rms(judged), "assumed for PyTorch fp16, which overflows"
+        bound, bound_source = ASSUMED_HALF_ERROR * rms(judged), f"assumed for PyTorch {half_name}, which overflows"
     figures = f"{own:.3g} on this run's {len(judged)} positions; {bound_source}: {bound:.3g}"
     suspicion = None
     if not own <= SUSPECT_ERRORS * bound:  # NaN is suspect too
-        suspicion = f"the logits' RMS error is more than {SUSPECT_ERRORS:g} times that of fp16: {figures}"
+        suspicion = f"the logits' RMS error is more than {SUSPECT_ERRORS:g} times that of {half_name}: {figures}"
     return (own if own < bound else bound), f"the smaller of {figures}", suspicion
 
 

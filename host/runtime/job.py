@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from host.errors import TimeLimit
 from host.runtime.sampling import Sampler
 
-__all__ = ["Job", "RunOutcome"]
+__all__ = ["Job", "RunOutcome", "SharedRun"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,22 +51,43 @@ class Job:
         return "context" if len(self.prompt) + len(tokens) > context else None
 
 
+@dataclasses.dataclass(frozen=True)
+class SharedRun:
+    """A batch run that made tokens of several jobs.
+
+    Members: `jobs`: their numbers; `steps`: steps of the run, each of which made a token of every job that had not
+    ended; `tokens` of all jobs; `cycles`: core cycles, None without a clock; `counters` of the board, empty likewise.
+    """
+
+    jobs: tuple[int, ...]
+    steps: int
+    tokens: int
+    cycles: int | None
+    counters: dict[str, int]
+
+
 @dataclasses.dataclass
 class RunOutcome:
     """Tokens and measurements of one generation.
 
     Members: `tokens`: new token ids, a stop token included; `finish_reason`: ``length``, ``stop`` or ``context``;
-    `logits`: fp32 [tokens, vocab], or None if they were not asked for; `starts`: starts of the kernel;
+    `logits`: fp32 [tokens, vocab], or None if they were not asked for; `starts`: starts of the kernel; `sampled_by`:
+    ``board`` (it drew the tokens, as many as it made, by itself) or ``host`` (one start a token), None if greedy;
     `prefill_cycles`: core cycles until the first new token; `decode_cycles`: cycles of the other tokens; `counters`:
     each board's counters, summed over its starts; `link_counters`: likewise those of both ports of each of several
     boards. Cycles are None, and counters empty, where the executor has none.
+
+    `shared`: the batch run in which the tokens behind the first were made together with those of other jobs, or None.
+    Its cycles and counters are no part of the others, and `decode_cycles` is None.
     """
 
     tokens: list[int]
     finish_reason: str
     logits: npt.NDArray[np.float32] | None = None
     starts: int = 0
+    sampled_by: Literal["board", "host"] | None = None
     prefill_cycles: int | None = None
     decode_cycles: int | None = None
     counters: list[dict[str, int]] = dataclasses.field(default_factory=list)
     link_counters: list[list[dict[str, int]]] = dataclasses.field(default_factory=list)
+    shared: SharedRun | None = None

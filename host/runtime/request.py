@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from host.driver.run_request import MAX_STOP_IDS
 from host.errors import BadInput
 from hw.board.gpt2_map import MAX_BOARDS
+from hw.gpt2.config import CoreConfig
 from sw.models.gpt2_config import GPT2Config
 from sw.models.seeded_weights import SeededCheckpoint
 from sw.models.tokenizer import Tokenizer
@@ -24,9 +25,11 @@ __all__ = [
     "check_boards",
     "check_executor",
     "check_memory",
+    "check_rows",
     "chosen_context",
     "chosen_stop_ids",
     "encode_prompt",
+    "encode_prompts",
     "tokenizer_of",
 ]
 
@@ -67,8 +70,11 @@ def check_arguments(executor: str, max_new_tokens: int, timeout_s: float) -> Non
         raise BadInput(f"timeout-s must be above 0, got {timeout_s}", value=timeout_s, expected="> 0")
 
 
-def check_boards(executor: str, boards: int, links: LinkTiming | None = None, cards: Sequence[str] = ()) -> None:
-    """Raise BadInput for a number of boards that none has, cables or cards without boards that have them."""
+def check_boards(
+    executor: str, boards: int, links: LinkTiming | None = None, cards: Sequence[str] = (), rows: int = 1
+) -> None:
+    """Raise BadInput for a number of boards that none has, several of a core with `rows`, cables or cards without
+    boards that have them."""
     if not 1 <= boards <= MAX_BOARDS:
         raise BadInput(f"boards must be 1 to {MAX_BOARDS}, got {boards}", value=boards, expected=f"1 to {MAX_BOARDS}")
     if executor not in BOARD_EXECUTORS and (boards > 1 or cards):
@@ -77,6 +83,14 @@ def check_boards(executor: str, boards: int, links: LinkTiming | None = None, ca
             value=executor,
             expected=" or ".join(BOARD_EXECUTORS),
             hint="Leave --boards and --card out, or choose another executor.",
+        )
+    if boards > 1 and rows > 1:
+        raise BadInput(
+            f"a core with {rows} rows has no ring: it works alone, not with {boards} boards",
+            kind="rows_on_ring",
+            value={"boards": boards, "rows": rows},
+            expected="one board, or one row",
+            hint="Leave --boards out, or --rows.",
         )
     if links is not None and (executor != "rtl" or boards == 1):
         raise BadInput(
@@ -92,6 +106,21 @@ def check_boards(executor: str, boards: int, links: LinkTiming | None = None, ca
             expected=f"{boards} different names, or none",
             hint="Give --card once a board.",
         )
+
+
+def check_rows(executor: str, rows: int | None, core: CoreConfig) -> None:
+    """Raise BadInput for `rows` that an executor has not, or others than those of the core description `core`."""
+    if rows is None:
+        return
+    if executor not in BOARD_EXECUTORS:
+        raise BadInput(
+            f"executor {executor} has no rows",
+            value=executor,
+            expected=" or ".join(BOARD_EXECUTORS),
+            hint="Leave --rows out, or choose another executor.",
+        )
+    if rows != core.rows:
+        raise BadInput(f"core {core.name} has {core.rows} rows, asked for {rows}", value=rows, expected=core.rows)
 
 
 def tokenizer_of(model_dir: str | Path, weights: WeightTensors) -> Tokenizer:
@@ -137,6 +166,21 @@ def encode_prompt(tokenizer: Tokenizer, model: GPT2Config, prompt: str, limit: i
             hint="Shorten the prompt, or use a model and core with a longer context.",
         )
     return ids
+
+
+def encode_prompts(tokenizer: Tokenizer, model: GPT2Config, prompts: Sequence[str], limit: int) -> list[list[int]]:
+    """Token ids of one or more prompts. Errors as of `encode_prompt`; of several prompts the message has the number."""
+    if not prompts:
+        raise BadInput("there is no prompt", kind="no_prompt", value=0, expected="at least one")
+    found = []
+    for number, prompt in enumerate(prompts):
+        try:
+            found.append(encode_prompt(tokenizer, model, prompt, limit))
+        except BadInput as error:
+            if len(prompts) > 1:
+                error.message = f"prompt {number}: {error.message}"
+            raise
+    return found
 
 
 def chosen_stop_ids(stop_ids: Sequence[int] | None, model: GPT2Config) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ __all__ = ["Sampler", "gumbel"]
 _GOLDEN = 0x9E3779B97F4A7C15  # odd: 2^64 / golden ratio
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 MAX_SEED = 2**64 - 1
+_HALF, _LAST_STEP = np.uint64(1 << 52), np.uint64((1 << 53) - 1)
 
 
 def _mix(word: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -34,8 +35,11 @@ def gumbel(seed: int, position: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[
     start = np.array([(seed + _GOLDEN) & MAX_SEED], np.uint64)
     row = _mix(_mix(start) + np.array([position * _GOLDEN & MAX_SEED], np.uint64))
     words = _mix(row + (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
-    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53  # 0 < u < 1
-    return -np.log(-np.log(uniform))
+    steps = words >> np.uint64(11)  # u = (steps + 0.5) * 2^-53
+    below = (np.minimum(steps, _HALF).astype(np.float64) + 0.5) * 2.0**-53  # u, exact below 1/2
+    above = ((_LAST_STEP - np.maximum(steps, _HALF)).astype(np.float64) + 0.5) * 2.0**-53  # 1 - u, exact from 1/2 on
+    rate = np.where(steps < _HALF, -np.log(below), -np.log1p(-above))
+    return -np.log(rate)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,13 +13,13 @@ import torch
 from host.runtime.job import Job, RunOutcome
 from sw.models.gpt2 import GPT2
 
-__all__ = ["TorchExecutor", "half_precision_logits", "reference_logits"]
+__all__ = ["TorchExecutor", "half_precision_logits", "inference", "reference_logits"]
 
 SMALL_PARAMETERS = 20_000_000
 
 
 @contextlib.contextmanager
-def _inference(model: GPT2) -> Iterator[None]:
+def inference(model: GPT2) -> Iterator[None]:
     """Inference mode; a small model gets one thread, since handing work over takes longer than the work (measured:
     gpt2-tiny on 2 busy cores, 4 ms a token with one thread, 120 ms with two)."""
     threads = torch.get_num_threads()
@@ -34,14 +34,14 @@ def _inference(model: GPT2) -> Iterator[None]:
 
 def reference_logits(model: GPT2, ids: Sequence[int]) -> npt.NDArray[np.float32]:
     """fp32 logits [len(ids), vocab] of one pass over `ids`."""
-    with _inference(model):
+    with inference(model):
         logits: npt.NDArray[np.float32] = model(torch.tensor([list(ids)]))[0].numpy()
     return logits
 
 
 def half_precision_logits(model: GPT2, ids: Sequence[int]) -> npt.NDArray[np.float32]:
     """As `reference_logits`, all weights and arithmetic rounded to fp16; `model` itself stays as it is."""
-    with _inference(model):
+    with inference(model):
         weights = {name: parameter.half() for name, parameter in model.named_parameters()}
         found = torch.func.functional_call(model, weights, (torch.tensor([list(ids)]),))
         logits: npt.NDArray[np.float32] = found[0].numpy()
@@ -63,10 +63,10 @@ class TorchExecutor:
         """Generate; the prompt is one pass. Raises TimeLimit."""
         deadline = time.monotonic() + job.timeout_s
         cache = self._model.new_cache()
-        outcome = RunOutcome([], "")
+        outcome = RunOutcome([], "", sampled_by=None if job.sampler.greedy else "host")
         kept = []
         ids, position = list(job.prompt), 0
-        with _inference(self._model):
+        with inference(self._model):
             while (reason := job.reason(outcome.tokens, self.context)) is None:
                 if time.monotonic() > deadline:
                     raise job.expired(len(outcome.tokens))
@@ -81,3 +81,7 @@ class TorchExecutor:
         if job.keep_logits:
             outcome.logits = np.stack(kept)
         return outcome
+
+    def run_batch(self, jobs: Sequence[Job]) -> list[RunOutcome]:
+        """Generate all jobs, one after the other."""
+        return [self.run(job) for job in jobs]

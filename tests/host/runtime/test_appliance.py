@@ -12,18 +12,22 @@ import numpy as np
 import pytest
 
 from host.driver.sim_device import SimU280Device
+from host.driver.xclbin_info import version_text
 from host.errors import (
     BadInput,
     RingFault,
     StuckKernel,
+    TimeLimit,
     VersionMismatch,
 )
 from host.runtime import appliance as appliance_module
 from host.runtime.appliance import open_appliance
 from host.runtime.sampling import Sampler
-from hw.board.gpt2_map import ErrorCode
+from hw.board.gpt2_map import INTERFACE_VERSION, ErrorCode
 from hw.gpt2.config import CORE_CONFIGS
+from hw.gpt2.sampled_token import BoardSampling
 
+OURS = version_text(INTERFACE_VERSION)
 CORE = CORE_CONFIGS["16x4"]
 PROMPT, LIMIT_S = [3, 1, 4], 20.0
 
@@ -47,6 +51,17 @@ def test_tokens_and_logits_of_all_boards(boards: int, opened: Any, expected: Any
         memory[at] ^= 0xFF
         assert (appliance.read_logits(len(PROMPT) - 1) != whole_logits(result.tokens[0])).sum() == 1
         memory[at] ^= 0xFF
+
+
+@pytest.mark.parametrize("boards", [1, 3])
+def test_a_run_that_ends_while_its_time_limit_is_looked_into_has_ended(boards: int, opened: Any, expected: Any) -> None:
+    _, appliance = opened(boards)
+    appliance.start(PROMPT, 3)
+    assert list(appliance.wait(1e-9).tokens) == expected(PROMPT, 3)
+    appliance.start(PROMPT, 60)  # twin
+    with pytest.raises(TimeLimit):
+        appliance.wait(1e-9)
+    appliance.wait(LIMIT_S)
 
 
 def test_token_ids_of_other_boards_columns_are_legal(opened: Any) -> None:
@@ -82,6 +97,15 @@ def test_no_board_starts_before_all_are_prepared(opened: Any) -> None:
     for board in range(3):
         prepared = [i for i, call in enumerate(calls) if call == (board, "write_register") and i < starts[0]]
         assert prepared
+
+
+def test_boards_of_a_ring_do_not_sample(opened: Any) -> None:
+    """None of them sees all logits, so that a request for it must not pass in silence."""
+    ring, appliance = opened(2)
+    with pytest.raises(BadInput, match="a board samples alone, these are 2") as caught:
+        appliance.start(PROMPT, 3, sampling=BoardSampling.of(0.8, 0, 1, 100))
+    assert caught.value.kind == "sampling_on_ring"
+    assert {board.get("start_count") for board in ring.boards} == {0}
 
 
 @pytest.mark.parametrize("boards", [2, 4])
@@ -138,8 +162,12 @@ def test_a_lost_start_stops_the_boards_that_had_started(board: int, opened: Any,
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("version", 0x0002_0007, ["board 0 (sim-u280-0) has interface version 2.0", "board 2 (sim-u280-2) has 2.7"]),
-        ("version", 0x0009_0000, ["board 2 (sim-u280-2): the kernel has interface version 9.0", "drives 2.0"]),
+        (
+            "version",
+            0x0002_0007,
+            [f"board 0 (sim-u280-0) has interface version {OURS}", "board 2 (sim-u280-2) has 2.7"],
+        ),
+        ("version", 0x0009_0000, ["board 2 (sim-u280-2): the kernel has interface version 9.0", f"drives {OURS}"]),
         ("digest", 0x1234, ["board 2 (sim-u280-2)", "0000000000001234", CORE.digest[:16]]),
     ],
 )

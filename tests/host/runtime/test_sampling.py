@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -74,6 +76,40 @@ def test_these_numbers_stay_as_they_are() -> None:
     word = mix((row + 18 * golden) % 2**64)
     uniform = ((word >> 11) + 0.5) * 2.0**-53
     assert gumbel(11, 5, np.array([17]))[0] == pytest.approx(-np.log(-np.log(uniform)), rel=1e-14)
+
+
+MASK = 2**64 - 1
+
+
+def _unmixed(word: int) -> int:
+    """The word from which SplitMix64's finaliser makes this one."""
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        shifted = word
+        while shifted:
+            shifted >>= shift
+            word ^= shifted
+        word = word * pow(factor, -1, 2**64) & MASK
+    return word
+
+
+def _number_of(word: int) -> float:
+    """The Gumbel number of a random word: of the seed that leads to it at position 5, token 0."""
+    golden = 0x9E3779B97F4A7C15
+    row = (_unmixed(word) - golden) & MASK
+    seed = (_unmixed((_unmixed(row) - 5 * golden) & MASK) - golden) & MASK
+    return float(gumbel(seed, 5, np.array([0]))[0])
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2**51, 2**52 - 1, 2**52, 2**52 + 1, 3 * 2**51, 2**53 - 2, 2**53 - 1])
+def test_numbers_are_exact_at_the_ends(steps: int) -> None:
+    """u near 1 must not be rounded: the largest word gives the largest number, not an infinite one."""
+    with decimal.localcontext(prec=60):
+        uniform = (decimal.Decimal(steps) + decimal.Decimal("0.5")) / 2**53
+        exact = float(-(-uniform.ln()).ln())
+    for low_bits in (0, 2**11 - 1):
+        assert _number_of(steps << 11 | low_bits) == pytest.approx(exact, rel=1e-14, abs=1e-15)
+    if steps == 2**53 - 1:  # twin: as float64 rounds it
+        assert exact == pytest.approx(37.43, abs=0.01) and (float(steps) + 0.5) * 2.0**-53 == 1.0
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 7])
