@@ -116,23 +116,24 @@ def attention(
     softmax: Softmax = Softmax.LATE,
     guard_bits: int = GUARD_BITS,
 ) -> Half:
-    """Attention of every head: fp16 [heads, rows, 64].
+    """Attention of every head: fp16 [heads, rows, d].
 
-    Parameters: `queries` [heads, rows, 64]; `keys`, `values` [heads, positions, 64]; `attended` [rows]: row i attends
-    to the first attended[i] positions; `softmax`: where it divides.
+    Parameters: `queries` [heads, rows, d], d at most 64; `keys`, `values` [heads, positions, d]; `attended` [rows]: row
+    i attends to the first attended[i] positions; `softmax`: where it divides.
     """
     heads, rows, size = queries.shape
-    if size != TILE:
-        raise ValueError(f"heads have {size} dimensions, this arithmetic has {TILE}: one tile a head")
+    if size > TILE:
+        raise ValueError(f"heads have {size} dimensions, this arithmetic has {TILE} at most: one tile a head")
     padding = -keys.shape[1] % TILE
     columns = np.ascontiguousarray(np.pad(values, ((0, 0), (0, padding), (0, 0))).transpose(0, 2, 1)).view(np.uint16)
-    stored = np.ascontiguousarray(keys).view(np.uint16)
+    to_tile = ((0, 0), (0, 0), (0, TILE - size))  # zero products change no sum
+    stored, asking = np.pad(keys, to_tile).view(np.uint16), np.pad(queries, to_tile)
     scale = np.float32(size**-0.5).view(np.uint32)
     out = np.empty((heads, rows, size), np.uint16)
 
     def work(part: tuple[int, int]) -> None:
         for head in range(*part):
-            exponents, elements, _ = decoded(queries[head])
+            exponents, elements, _ = decoded(asking[head])
             _attention_head(
                 exponents[:, 0],
                 elements[:, 0],

@@ -1,4 +1,5 @@
-"""GPT-2 in the core's arithmetic with LayerNorm and softmax in one form or another: which steps come before a product.
+"""GPT-2 in the core's arithmetic with LayerNorm and softmax in one form or another: which steps come before a product;
+and with int8 weights.
 
 The late forms are the core's (docs/core.md, sections 3 and 4; weights folded by `host.compiler.weights`); the others
 are what a compiler or another core could do with the same units.
@@ -7,7 +8,7 @@ are what a compiler or another core could do with the same units.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from host.bench.core_arithmetic import (
     to_fp16,
 )
 from host.bench.core_attention import Softmax, attention
+from host.bench.core_int8 import int8_product
+from host.compiler.int8_weights import accumulator_starts, quantised, scaled_sums
 from host.compiler.weights import column_sums, folded
 from hw.gpt2.isa import Params, Path
 from sw.models.gpt2 import GPT2, GPT2Config
@@ -32,6 +35,7 @@ __all__ = [
     "CENTRED_STREAM",
     "CENTRED_WEIGHTS",
     "EARLY",
+    "INT8",
     "LATE",
     "UNROUNDED_SUMS",
     "Form",
@@ -44,6 +48,8 @@ __all__ = [
 ]
 
 Parameters = Mapping[str, Single]
+Quantiser = Callable[[Single], tuple[npt.NDArray[np.int8], Single]]
+"""Takes weights [k, columns]; returns (int8 matrix, scale of each column)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +75,9 @@ class Form:
         Column sums are those of the rounded matrix; False is a fault, for checks that must notice it.
     guard_bits : int
         Of the tile products.
+    quantiser : callable or None
+        Makes int8 weights with scales of every matrix, gamma folded in; None: fp16 weights. late_norm only, with
+        neither kind of centring.
     """
 
     name: str
@@ -78,6 +87,7 @@ class Form:
     centred_stream: bool = False
     rounded_sums: bool = True
     guard_bits: int = GUARD_BITS
+    quantiser: Quantiser | None = None
 
 
 LATE = Form("late (the core)")
@@ -85,6 +95,7 @@ EARLY = Form("early", late_norm=False, softmax=Softmax.EARLY)
 CENTRED_WEIGHTS = Form("late, centred weights", centred_weights=True)
 CENTRED_STREAM = Form("late, centred stream", centred_stream=True)
 CENTRED = Form("late, both centred", centred_weights=True, centred_stream=True)
+INT8 = Form("late, int8 weights", quantiser=quantised)
 UNROUNDED_SUMS = Form("late, sums of unrounded weights", rounded_sums=False)
 
 
@@ -126,6 +137,16 @@ def norm_product(form: Form, x: Half, weights: NormProduct, path: Path = Path.PL
         sums = product(unit, weights.weight.astype(np.float16), weights.bias, form.guard_bits)
         return drained(sums, path, Params.BIAS)
     scaled, bias = folded(weights.weight, weights.gamma, weights.beta, weights.bias)
+    if form.quantiser is not None:
+        integers, scales = form.quantiser(scaled)
+        return drained(
+            int8_product(x, integers, scales, guard_bits=form.guard_bits),
+            path,
+            Params.NORM,
+            bias=bias,
+            column_sums=scaled_sums(integers, scales),
+            scalars=scalars,
+        )
     exact = scaled.astype(np.float64)
     if form.centred_weights:
         exact -= exact.mean(axis=0)
@@ -157,7 +178,7 @@ def with_centred_stream(parameters: Parameters) -> dict[str, Single]:
 
 
 def run(form: Form, parameters: Parameters, config: GPT2Config, ids: Sequence[int]) -> Run:
-    """One pass over `ids` at positions 0, 1, ... in the core's arithmetic; heads of 64 only."""
+    """One pass over `ids` at positions 0, 1, ... in the core's arithmetic; heads of 64 at most."""
     if form.centred_stream:
         parameters = with_centred_stream(parameters)
     positions, heads, epsilon = len(ids), config.n_head, config.layer_norm_epsilon
@@ -188,5 +209,10 @@ def run(form: Form, parameters: Parameters, config: GPT2Config, ids: Sequence[in
 
 def _added(form: Form, x: Half, inner: Half, parameters: Parameters, projection: str) -> Half:
     """x + inner @ W + b, rounded once."""
-    weight, bias = parameters[f"{projection}.weight"].astype(np.float16), parameters[f"{projection}.bias"]
-    return to_fp16(drained(product(inner, weight, bias, form.guard_bits), Path.RESIDUAL, Params.BIAS, old=x))
+    weight, bias = parameters[f"{projection}.weight"], parameters[f"{projection}.bias"]
+    if form.quantiser is not None:
+        integers, scales = form.quantiser(weight)
+        sums = int8_product(inner, integers, scales, accumulator_starts(bias, scales), form.guard_bits)
+    else:
+        sums = product(inner, weight.astype(np.float16), bias, form.guard_bits)
+    return to_fp16(drained(sums, Path.RESIDUAL, Params.BIAS, old=x))

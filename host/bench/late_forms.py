@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from host.bench.core_arithmetic import GUARD_BITS, TILE
 from host.bench.form_errors import PYTORCH_FP16, PYTORCH_FP32, ErrorRow, model_errors
 from host.bench.form_sweeps import STORAGE, breaking_points, norm_sweep, softmax_sweep
 from host.bench.outlier_models import WEIGHT_SETS
+from host.bench.processor import processor_flags, processor_name
 from sw.models.gpt2 import GPT2Config
 
 __all__ = ["LateForms", "measure", "shape_345m"]
@@ -114,14 +114,8 @@ def _conditions(config: GPT2Config, seeds: Sequence[int]) -> dict[str, object]:
 
 def _cpu() -> str:
     """The processor's features decide how PyTorch computes fp16: its name, and whether it has fp16 arithmetic."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = dict(line.split(":", 1) for line in file if ":" in line)
-    except OSError:
-        return platform.machine()
-    fields = {key.strip(): value.strip() for key, value in lines.items()}
-    native = "with" if "avx512_fp16" in fields.get("flags", "") else "without"
-    return f"{fields.get('model name', platform.machine())}, {native} avx512_fp16"
+    native = "with" if "avx512_fp16" in processor_flags() else "without"
+    return f"{processor_name()}, {native} avx512_fp16"
 
 
 def table(rows: Sequence[ErrorRow]) -> list[str]:

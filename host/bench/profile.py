@@ -131,7 +131,8 @@ def chosen_run(timed: TimedProgram, attended: int | None, steps: int | None, *, 
     """The run that is profiled: `steps` tokens, of which the last attends to `attended` positions.
 
     Without `attended`: 128, or what the cache has; on gateware, and for a folder with seeded keys and values, as little
-    as has to be computed. A run on gateware starts at position 0 or behind seeded rows. Raises BadInput.
+    as has to be computed. A run on gateware starts at position 0 or behind seeded rows. On a core with rows it is a
+    batch of so many requests; on gateware one sequence. Raises BadInput.
     """
     if steps is not None:
         timed.check_positions("tokens", steps)
@@ -148,7 +149,9 @@ def chosen_run(timed: TimedProgram, attended: int | None, steps: int | None, *, 
             hint="Give a larger --kv or fewer --tokens.",
         )
     first = attended - steps
-    return DecodeRun(attended, steps, min(timed.cached, first) if on_gateware else first)
+    if on_gateware:
+        return DecodeRun(attended, steps, min(timed.cached, first))
+    return DecodeRun(attended, steps, first, timed.rows)
 
 
 def profile_step(timed: TimedProgram, run: DecodeRun, board: int = 0) -> StepProfile:
@@ -158,7 +161,8 @@ def profile_step(timed: TimedProgram, run: DecodeRun, board: int = 0) -> StepPro
             f"board must be 0 to {timed.boards - 1}, got {board}", value=board, expected=f"0 to {timed.boards - 1}"
         )
     several = timed.boards > 1
-    announce(f"{run.steps} decode steps", (2 if several else 1) * run.steps * timed.step_rows(run.attended))
+    cycles = run.steps * timed.step_rows(run.attended, requests=run.requests)
+    announce(f"{run.steps} decode steps", (2 if several else 1) * cycles)
     results = run.time(timed.machine, events=True)
     pairs = zip(timed.programs, results, strict=True)
     ledgers = [Ledger(program, result, run.prompt_end) for program, result in pairs]
@@ -203,6 +207,8 @@ def _head(timed: TimedProgram, run: DecodeRun) -> dict[str, object]:
         "core": timed.program.core.name,
         "memory": timed.memory_name,
         "boards": timed.boards,
+        "rows": timed.rows,
+        "requests": run.requests,
         "hop_ns": timed.links.hop_ns if timed.boards > 1 else None,
         "kv": run.attended,
         "tokens": run.steps,

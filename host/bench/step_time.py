@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 
 from host.bench.exposed_sync import USUAL_HOPS_NS, ExposedSync, TimedStep, steps_by_hop
 from host.bench.timed_program import TimedProgram, announce, milliseconds
 from sim.rtl.verilog_record import verilog_sha256
-from sim.timing.interpolation import TOLERANCE, Prefill, prefill
+from sim.timing.interpolation import TOLERANCE, Prefill, Proof, prefill
 from sim.timing.steady_step import DecodeRun
 
 __all__ = ["time_step"]
@@ -27,10 +26,11 @@ def time_step(
     timed : TimedProgram
         Programs, memory and, between boards, cables.
     attended : int, optional
-        K, positions attended by the step, the newest included.
+        K, positions attended by the step, the newest included. On a core with R rows it is a step of a batch of R
+        requests, each at K.
     prompt : int, optional
-        P, tokens of a prompt; its prefill is timed too, and `attended` is P + 1 or, if the prompt fills the cache, P.
-
+        P, tokens of a prompt; its prefill is timed too, R tokens at a time, and `attended` is P + 1 or, if the prompt
+        fills the cache, P. The step is then that of the one sequence.
     progress : callable, optional
         Told what is simulated of a prompt, how many of its parts are done and how many are needed.
 
@@ -40,14 +40,13 @@ def time_step(
     """
     if prompt is not None:
         timed.check_positions("prompt", prompt)
-        rows = sum(timed.step_rows(n, prompt=n < prompt) for n in range(1, prompt + 1))
-        announce(f"a prompt of {prompt} tokens, the whole or parts of it", rows)
+        announce(f"a prompt of {prompt} tokens, the whole or parts of it", timed.prompt_rows(prompt))
         attended = min(prompt + 1, timed.context)
     assert attended is not None
     timed.check_positions("kv", attended)
-    run = DecodeRun.steady(attended)
+    run = DecodeRun.steady(attended, timed.rows if prompt is None else 1)
     hops = {timed.links.hop_ns, *((0.0, *USUAL_HOPS_NS) if timed.boards > 1 else ())}
-    announce(f"{run.steps} decode steps", len(hops) * run.steps * timed.step_rows(attended))
+    announce(f"{run.steps} decode steps", len(hops) * run.steps * timed.step_rows(attended, requests=run.requests))
     filled = None if prompt is None else prefill(timed.machine, prompt, progress=progress)
     steps = steps_by_hop(timed, run, hops)
     of_boards, step = steps[timed.links.hop_ns].boards, steps[timed.links.hop_ns].whole
@@ -57,9 +56,12 @@ def time_step(
         "core": core.name,
         "memory": timed.memory_name,
         "boards": timed.boards,
+        "rows": timed.rows,
+        "requests": run.requests,
         "kv": attended,
         "prompt": prompt,
         "ms_per_token_at_200mhz": milliseconds(step.cycles),
+        "tokens_per_second_at_200mhz": 1000 * run.requests / milliseconds(step.cycles),
         "cycles": step.cycles,
         "prefill_ms_at_200mhz": None if filled is None else milliseconds(filled.cycles),
         "prefill_cycles": None if filled is None else filled.cycles,
@@ -74,7 +76,7 @@ def time_step(
             **timed.conditions(),
             "positions_attended": attended,
             "step": run.step_meaning,
-            "prefill": None if filled is None else _prefill_meaning(filled, prompt or 0),
+            "prefill": None if filled is None else _prefill_meaning(filled, prompt or 0, timed.rows),
         },
     }
 
@@ -92,18 +94,27 @@ def _exposed(timed: TimedProgram, steps: Mapping[float, TimedStep]) -> dict[str,
     }
 
 
-def _prefill_meaning(filled: Prefill, prompt: int) -> dict[str, object]:
+def _prefill_meaning(filled: Prefill, prompt: int, rows: int) -> dict[str, object]:
     """What the prefill's cycles are and how they were found."""
-    if filled.simulated >= prompt and not filled.proofs:
+    if filled.simulated >= filled.steps and not filled.proofs:
         method = "simulated whole"
     else:
+        what = "positions" if rows == 1 else f"steps of {rows} positions"
         method = (
-            f"{filled.simulated} positions simulated; those between are interpolated over the rows that they stream, "
+            f"{filled.simulated} {what} simulated; those between are interpolated over the rows that they stream, "
             f"where simulated ones between two others lie on their line within {TOLERANCE:g}"
         )
     return {
         "cycles": "from start to the first new token, all tokens of the prompt and the first token's logits included",
         "method": method,
-        "simulated_positions": filled.simulated,
-        "interpolated": [dataclasses.asdict(proof) for proof in filled.proofs],
+        "steps": filled.steps,
+        "simulated_steps": filled.simulated,
+        "simulated_positions": min(filled.simulated * rows, prompt),
+        "interpolated": [_interpolated(proof, rows) for proof in filled.proofs],
     }
+
+
+def _interpolated(proof: Proof, rows: int) -> dict[str, object]:
+    """A proof with positions attended in place of steps of so many."""
+    between = [step * rows for step in proof.between]
+    return {"first": proof.first * rows, "between": between, "last": proof.last * rows, "error": proof.error}

@@ -10,14 +10,13 @@ from host.compiler import chosen_core, chosen_sizes, fitting_shape, plan_program
 from host.driver.program_memory import cached_positions
 from host.errors import BadInput
 from host.runtime.program_folders import load_programs
-from host.runtime.request import check_memory
-from hw.board.gpt2_map import MAX_BOARDS
+from host.runtime.request import check_boards, check_memory
 from hw.board.program import Program
 from sim.devices.hbm_timing import HbmTiming
 from sim.devices.link_timing import LinkTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.devices.named import named_memory
-from sim.timing.interpolation import step_rows
+from sim.timing.interpolation import prompt_rows, step_rows
 from sim.timing.machine import Machine
 
 __all__ = ["ASSUMED_CLOCK_MHZ", "TimedProgram", "announce", "milliseconds"]
@@ -52,15 +51,22 @@ class TimedProgram:
         *,
         boards: int = 1,
         hop_ns: float | None = None,
+        rows: int | None = None,
+        weights: str | None = None,
     ) -> TimedProgram:
-        """The programs of a model by its sizes alone. Raises CheckpointError, ConfigError, CompileError, BadInput."""
+        """The programs of a model by its sizes alone; `rows`, `weights`: of the core, if its name does not
+        say them.
+
+        Raises CheckpointError, ConfigError, CompileError, BadInput.
+        """
         links = _links(boards, hop_ns)
         chosen = _memory(memory, seed)
-        sizes = chosen_sizes(model)
+        sizes, config = chosen_sizes(model), chosen_core(core, rows, weights)
+        check_boards("rtl", boards, rows=config.rows)
         if boards == 1:
-            programs: tuple[Program, ...] = (plan_program(fitting_shape(sizes, chosen_core(core), context)),)
+            programs: tuple[Program, ...] = (plan_program(fitting_shape(sizes, config, context)),)
         else:
-            programs = plan_ring(sizes, chosen_core(core), boards, context=context).programs
+            programs = plan_ring(sizes, config, boards, context=context).programs
         return cls(programs, sizes.label, memory, chosen, links)
 
     @classmethod
@@ -94,13 +100,23 @@ class TimedProgram:
         return int(self.program.registers["context_limit"])
 
     @property
+    def rows(self) -> int:
+        """Tokens that can share one pass over the weights."""
+        return self.program.core.rows
+
+    @property
     def cached(self) -> int:
         """Leading positions whose keys and values the image holds."""
         return cached_positions(self.program)
 
-    def step_rows(self, attended: int, *, prompt: bool = False) -> int:
-        """Rows that one step streams on all boards together: about the cycles that are simulated."""
-        return sum(step_rows(program, attended, prompt=prompt) for program in self.programs)
+    def step_rows(self, attended: int, *, requests: int = 1) -> int:
+        """Memory rows that a decode step of so many requests streams on all boards together: about the cycles that are
+        simulated."""
+        return sum(step_rows(program, attended, requests=requests) for program in self.programs)
+
+    def prompt_rows(self, tokens: int) -> int:
+        """Memory rows that a prompt streams on all boards together."""
+        return prompt_rows(self.machine, tokens)
 
     def check_positions(self, what: str, value: int, limit: int | None = None) -> None:
         """Raise BadInput unless 1 <= `value` <= `limit`, the context if None."""
@@ -121,7 +137,8 @@ class TimedProgram:
             "weights": "none are read; all token ids count as 0",
             "core": core.name,
             "core_digest": core.digest,
-            "products_per_cycle": core.tile * core.lanes,
+            "rows": core.rows,
+            "products_per_cycle": core.rows * core.tile * core.lanes * core.mm_strips,
             "core_clock_mhz": core.core_clock_mhz,
             "port_clock_mhz": core.port_clock_mhz,
             "memory_ports": f"{core.channels} x {core.port_bits} bit",
@@ -149,8 +166,7 @@ def announce(what: str, cycles: int) -> None:
 
 
 def _links(boards: int, hop_ns: float | None) -> LinkTiming:
-    if not 1 <= boards <= MAX_BOARDS:
-        raise BadInput(f"boards must be 1 to {MAX_BOARDS}, got {boards}", value=boards, expected=f"1 to {MAX_BOARDS}")
+    check_boards("rtl", boards)
     if boards == 1 and hop_ns is not None:
         raise BadInput(
             "one board has no cables: no --hop-ns for it",

@@ -3,8 +3,9 @@
 ``python -m host.bench.timing_table [--seed S] [--programs 100] [--model gpt2-345m ...] [--twins] [--json]``: the table
 of ``sim.timing.table`` with a row for the shipped checkpoint (a prompt of 10, 6 tokens) and, for each ``--model``, a
 decode step on core 64x16 at KV 128 with seeded keys and values of the positions before. With a model the shipped
-checkpoint runs on that core too: it leaves a large core waiting, so that the row has large buckets of lost cycles.
-Exit codes as there.
+checkpoint runs on that core too: it leaves a large core waiting, so that the row has large buckets of lost cycles. On a
+core with rows (``--core 16x4r4``) the checkpoint has one more row, a batch of requests of different lengths, and a
+model's step is one of a batch. Exit codes as there.
 """
 
 from __future__ import annotations
@@ -17,28 +18,34 @@ from pathlib import Path
 
 from host.compiler import chosen_core, compile_model
 from host.compiler.model_choice import chosen_model
-from sim.timing.gateware import folder_run
+from hw.board.program import Program
+from sim.timing.gateware import batch_run, folder_run
+from sim.timing.run_start import Request
 from sim.timing.table import Row, Table, exit_code, model_row, parsed, random_rows, table_parser
 from sim.timing.twins import Twin
 from sw.models.key_values import SeededKeyValues
 
-__all__ = ["checkpoint_row", "main", "step_row"]
+__all__ = ["checkpoint_rows", "main", "step_row"]
 
 _CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "gpt2-tiny"
 _ATTENDED = 128
 
 
-def checkpoint_row(core_name: str, seed: int, twins: Sequence[Twin]) -> Row:
-    """The shipped checkpoint: prompt and tokens."""
+def checkpoint_rows(core_name: str, seed: int, twins: Sequence[Twin]) -> Iterator[Row]:
+    """The shipped checkpoint: prompt and tokens; on a core with rows also a request for each of them."""
     core, weights = chosen_core(core_name), chosen_model(_CHECKPOINT)
     with tempfile.TemporaryDirectory(prefix="ringfly-timing-") as name:
         folder = Path(name) / "gpt2-tiny"
         compile_model(weights, core, folder)
-        return model_row(folder_run(folder, 0, 10, 6, seed), twins, seed=seed)
+        yield model_row(folder_run(folder, 0, 10, 6, seed), twins, seed=seed)
+        if core.rows > 1:
+            requests = {row: Request(0, 3 + 2 * row, 6 - row) for row in range(core.rows)}
+            run = batch_run("gpt2-tiny", Program.load(folder), requests, seed)
+            yield model_row(run, twins, seed=seed)
 
 
 def step_row(model: str, core_name: str, seed: int, twins: Sequence[Twin]) -> Row:
-    """One decode step of a model with 128 positions attended, or what its context has.
+    """One decode step of a model with 128 positions attended, or what its context has; on a core with rows of a batch.
 
     ``model``: a named size, whose weights are drawn from ``seed``, or a checkpoint folder.
     """
@@ -48,7 +55,12 @@ def step_row(model: str, core_name: str, seed: int, twins: Sequence[Twin]) -> Ro
     with tempfile.TemporaryDirectory(prefix="ringfly-timing-") as name:
         folder = Path(name) / Path(model).name
         compile_model(weights, core, folder, key_values=SeededKeyValues(weights.config, attended - 1, seed))
-        return model_row(folder_run(folder, attended - 1, attended, 1, seed), twins, seed=seed)
+        if core.rows == 1:
+            run = folder_run(folder, attended - 1, attended, 1, seed)
+        else:
+            requests = {row: Request(attended - 1, attended, 1) for row in range(core.rows)}
+            run = batch_run(folder.name, Program.load(folder), requests, seed)
+        return model_row(run, twins, seed=seed)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     def models() -> Iterator[Row]:
         cores = [options.core, *([options.model_core] if options.model else [])]
         for core_name in dict.fromkeys(cores):
-            yield checkpoint_row(core_name, options.seed, twins)
+            yield from checkpoint_rows(core_name, options.seed, twins)
         for model in options.model:
             yield step_row(model, options.model_core, options.seed, twins)
 
