@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from host.cli.options import ContextOption, CoreOption, JsonOption
+from host.cli.options import ContextOption, CoreOption, JsonOption, RowsOption, WeightsOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
 
@@ -35,6 +35,8 @@ def compile_command(
         Path, typer.Option(help="Folder to make. An earlier program there is replaced, anything else refused.")
     ],
     core: CoreOption = "16x4",
+    rows: RowsOption = None,
+    weights: WeightsOption = None,
     context: ContextOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a known size's weights; default: 0.")] = None,
     seeded_kv: Annotated[
@@ -44,7 +46,9 @@ def compile_command(
             "for a step at context length 128."
         ),
     ] = 0,
-    kv_seed: Annotated[int, typer.Option(help="Seed of these keys and values.")] = 0,
+    kv_seed: Annotated[
+        int, typer.Option(help="Seed of these keys and values; on a core with rows request r has this seed + r.")
+    ] = 0,
     boards: Annotated[
         int, typer.Option(help="Split the model over a ring of so many boards, up to 8: a plan and a program for each.")
     ] = 1,
@@ -74,6 +78,8 @@ def compile_command(
     Example: ringfly compile --model gpt2-345m --seed 1 --core 64x16 --seeded-kv 127 --out build/345m
 
     Example: ringfly compile --model gpt2-xl --core 64x16 --boards 4 --out build/xl
+
+    Example: ringfly compile --model gpt2-345m --core 64x16 --rows 4 --seeded-kv 127 --out build/345m-batch
     """
     from host.compiler import chosen_core, chosen_model, compile_model, compile_ring
     from host.compiler import explain as explain_program
@@ -85,13 +91,13 @@ def compile_command(
     progress = Progress()
     plan = None
     with quiet_stdout(as_json):
-        weights = chosen_model(model, seed)
+        tensors, config = chosen_model(model, seed), chosen_core(core, rows, weights)
         options: dict[str, Any] = {"context": context, "seeded_positions": seeded_kv, "kv_seed": kv_seed}
         if boards == 1:
-            compiled = [compile_model(weights, chosen_core(core), out, progress=progress, **options)]
+            compiled = [compile_model(tensors, config, out, progress=progress, **options)]
         else:
-            cost = _cost(planner, weights, chosen_core(core), context)
-            ring = compile_ring(weights, chosen_core(core), out, boards, cost=cost, progress=progress, **options)
+            cost = _cost(planner, tensors, config, context)
+            ring = compile_ring(tensors, config, out, boards, cost=cost, progress=progress, **options)
             plan, compiled = ring.plan, list(ring.boards)
     progress.clear()
     if as_json:
@@ -105,15 +111,15 @@ def compile_command(
             for program, image in compiled
         ]
         whole = facts[0] if plan is None else {**ring_summary(plan), "board": facts}
-        write_json("compile", {"out": out, "weights": weights.label, "cached_positions": seeded_kv, **whole})
+        write_json("compile", {"out": out, "weights": tensors.label, "cached_positions": seeded_kv, **whole})
         return 0
     for program, image in compiled:
         if explain:
             sys.stdout.write(explain_program(program))
-        total = image.image_bytes * len(image.files)
+        total, caches = image.image_bytes * len(image.files), _caches(program.core.rows)
         sys.stdout.write(
             f"{image.files[0].parent}: {len(program.instructions)} instructions, {total:,} bytes of image in "
-            f"{len(image.files)} channels, cache of {program.registers['context_limit']} positions\n"
+            f"{len(image.files)} channels, {caches} of {program.registers['context_limit']} positions\n"
         )
     if plan is not None:
         step = plan.estimate
@@ -122,6 +128,10 @@ def compile_command(
             f"cycles ({step.source})\n"
         )
     return 0
+
+
+def _caches(rows: int) -> str:
+    return "cache" if rows == 1 else f"{rows} caches"
 
 
 def _cost(planner: str, weights: WeightTensors, core: CoreConfig, context: int | None) -> PartitionCost | None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["board_text", "bucket_lines", "exposed_lines", "gateware_lines", "profile_lines"]
+__all__ = ["board_text", "bucket_lines", "exposed_lines", "gateware_lines", "profile_lines", "step_text"]
 
 Facts = Mapping[str, Any]
 
@@ -16,6 +16,13 @@ def board_text(facts: Facts) -> str:
     if facts["boards"] == 1:
         return ""
     return f", {facts['boards']} boards, {facts['hop_ns']:g} ns a hop"
+
+
+def step_text(facts: Facts) -> str:
+    """Which step it is: of one request or of a batch, and how many positions it attends to."""
+    if facts["requests"] == 1:
+        return f"step, positions attended {facts['kv']:,}"
+    return f"step of {facts['requests']} requests, positions attended by each {facts['kv']:,}"
 
 
 def exposed_lines(exposed: Sequence[Facts]) -> list[str]:
@@ -50,7 +57,7 @@ def profile_lines(facts: Facts) -> list[str]:
     step, run, conditions = facts["step"], facts["run"], facts["conditions"]
     lines = [
         _title(facts),
-        f"step, positions attended {facts['kv']:,}: {step['cycles']:,} cycles, {step['ms_at_200mhz']:.4f} ms at an "
+        f"{step_text(facts)}: {step['cycles']:,} cycles, {step['ms_at_200mhz']:.4f} ms at an "
         f"assumed {conditions['assumed_clock_mhz']} MHz",
         *bucket_lines(step),
         *exposed_lines(facts["exposed_sync"]),

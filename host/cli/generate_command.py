@@ -1,15 +1,15 @@
-"""``ringfly generate``: text from a checkpoint and a prompt."""
+"""``ringfly generate``: text from a checkpoint and one or several prompts."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from host.cli.link_text import link_summary
+from host.cli.generation_text import batch_summary, generation_summary
 from host.cli.options import (
     BoardsOption,
     CardOption,
@@ -18,13 +18,13 @@ from host.cli.options import (
     FrameErrorOption,
     HopOption,
     LinkSeedOption,
+    RowsOption,
+    WeightsOption,
     link_timing,
 )
 from host.cli.output import EXIT_WRONG, command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
-
-if TYPE_CHECKING:
-    from host.runtime.report import Generation
+from host.cli.prompts import chosen_prompts
 
 __all__ = ["generate_command"]
 
@@ -35,7 +35,10 @@ def generate_command(
         Path,
         typer.Option(help="HuggingFace checkpoint folder: config.json, model.safetensors, tokenizer.json."),
     ],
-    prompt: Annotated[str, typer.Option(help="Text to continue.")],
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Text to continue. Given several times: texts that are continued together.")
+    ] = None,
+    prompts: Annotated[Path | None, typer.Option(help="File of prompts, one a line; empty lines are none.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens to generate; fewer if an end of text comes first.")] = 32,
     executor: Annotated[
         str,
@@ -45,6 +48,8 @@ def generate_command(
         ),
     ] = "rtl",
     core: CoreOption = "16x4",
+    rows: RowsOption = None,
+    weights: WeightsOption = None,
     boards: BoardsOption = 1,
     hop_ns: HopOption = None,
     link_seed: LinkSeedOption = None,
@@ -69,81 +74,73 @@ def generate_command(
         bool, typer.Option("--json", help="Print one JSON object with every figure and condition instead of the text.")
     ] = False,
 ) -> int:
-    """Continue a prompt with a GPT-2 checkpoint, on simulated gateware by default.
+    """Continue one or several prompts with a GPT-2 checkpoint, on simulated gateware by default.
 
     The text appears on standard output token by token; a summary with cycles per token follows on standard error.
     Every token is checked against PyTorch fp32 run over the same text: the result is `equal`, `near_tie(n)` (n tokens
     where PyTorch's two best were closer together than rounding can tell), or `wrong` (exit code 4).
 
+    A core with rows (--rows) reads so many tokens of a prompt at a time, and continues so many prompts together: more
+    are run in groups, and texts that the host draws (--top-k above 64) one after the other. Several texts are printed
+    at the end; with --json `results` has one entry for each prompt, `batches` what prompts had in common.
+
     Example: ringfly generate --model checkpoints/gpt2-tiny --prompt "And it came to pass" --max-new-tokens 20
 
     Example: ringfly generate --model checkpoints/gpt2-tiny --prompt "And it came to pass" --boards 4 --hop-ns 200
+
+    Example: ringfly generate --model checkpoints/gpt2-tiny --rows 4 --prompt "And it came" --prompt "In the beginning"
     """
-    from host.runtime.generate import generate
+    from host.runtime.generate import GenerateOptions, generate_batch
 
     progress = Progress()
-    pieces: list[str] = []
+    texts = chosen_prompts(prompt or (), prompts)
+    together = len(texts) > 1  # then texts grow side by side, and are printed at the end
+    pieces = 0
 
-    def show(text: str) -> None:
-        pieces.append(text)
-        if as_json:
-            progress("generating", min(len(pieces), max_new_tokens), max_new_tokens)
+    def show(number: int, text: str) -> None:
+        nonlocal pieces
+        pieces += 1
+        if as_json or together:
+            total = max_new_tokens * len(texts)
+            progress("generating", min(pieces, total), total)
             return
         progress.clear()
         sys.stdout.write(text)
         sys.stdout.flush()
 
+    options = GenerateOptions(
+        executor=executor,
+        core=core,
+        rows=rows,
+        weights=weights,
+        boards=boards,
+        links=link_timing(hop_ns, link_seed, frame_error_rate),
+        cards=card or (),
+        seed=seed,
+        temperature=temperature,
+        top_k=top_k,
+        context=context,
+        check=check,
+        timeout_s=timeout_s,
+        xclbin=xclbin,
+    )
     try:
         with quiet_stdout(as_json):
-            result = generate(
-                model,
-                prompt,
-                max_new_tokens,
-                executor=executor,
-                core=core,
-                boards=boards,
-                links=link_timing(hop_ns, link_seed, frame_error_rate),
-                cards=card or (),
-                seed=seed,
-                temperature=temperature,
-                top_k=top_k,
-                context=context,
-                check=check,
-                timeout_s=timeout_s,
-                xclbin=xclbin,
-                on_text=show,
-                progress=progress,
-            )
+            batch = generate_batch(model, texts, max_new_tokens, options, on_text=show, progress=progress)
     finally:
-        if pieces and not as_json:  # also before an error line
+        if pieces and not as_json and not together:  # also before an error line
             sys.stdout.write("\n")
             sys.stdout.flush()
     progress.clear()
+    results = batch.results
     if as_json:
-        write_json("generate", dataclasses.asdict(result))
+        if together:
+            write_json("generate", dataclasses.asdict(batch), schema="ringfly-generate-batch/1")
+        else:
+            write_json("generate", dataclasses.asdict(results[0]))
     else:
-        sys.stderr.write(_summary(result) + "\n")
-    return EXIT_WRONG if result.matches_reference == "wrong" else 0
-
-
-def _summary(result: Generation) -> str:
-    parts = [f"{len(result.tokens)} tokens after a prompt of {len(result.prompt_tokens)} ({result.finish_reason})"]
-    cores = "" if result.core is None else f", core {result.core}"
-    parts.append(f"{result.executor}{cores}" + (f" on {result.boards} boards" if result.boards > 1 else ""))
-    if result.decode_cycles_per_token is not None:
-        parts.append(
-            f"{result.decode_cycles_per_token:,.0f} cycles a token, {result.ms_per_token:.4f} ms at an assumed "
-            f"{result.conditions['core_clock_mhz']} MHz; {result.prefill_cycles:,} cycles to the first"
-        )
-    if result.link_counters:
-        parts.append(f"cables: {link_summary(result.link_counters)}")
-    if result.matches_reference is not None:
-        parts.append(f"compared with PyTorch fp32: {result.matches_reference}")
-        check = result.conditions["check"]
-        if isinstance(check, dict) and check["suspicion"]:
-            parts.append(str(check["suspicion"]))
-    for tie in (*result.near_ties, *result.wrong_tokens):
-        here = f"position {tie['position']}: token {tie['ours']}, PyTorch {tie['reference']}"
-        parts.append(f"{here}, logits apart by {tie['gap']:.2g}")
-    parts.append(", ".join(f"{name} {value:.1f} s" for name, value in result.seconds.items()))
-    return "\n".join(f"  {part}" for part in parts)
+        if together:
+            sys.stdout.write("".join(f"--- {number}: {one.prompt}\n{one.text}\n" for number, one in enumerate(results)))
+            sys.stdout.flush()
+        sys.stderr.write(batch_summary(batch) if together else generation_summary(results[0]))
+    return EXIT_WRONG if any(one.matches_reference == "wrong" for one in results) else 0

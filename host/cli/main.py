@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from host.cli.bench_command import bench_app
 from host.cli.compile_command import compile_command
 from host.cli.doctor_command import doctor_command
 from host.cli.faults_command import faults_command
@@ -19,6 +20,7 @@ from host.cli.generate_command import generate_command
 from host.cli.output import EXIT_INTERRUPTED, report_error, version
 from host.cli.profile_command import profile_command
 from host.cli.sim_command import sim_command
+from host.cli.synth_command import synth_command
 from host.cli.time_command import time_command
 
 __all__ = ["app", "main", "run"]
@@ -47,6 +49,8 @@ app.command("compile")(compile_command)
 app.command("sim")(sim_command)
 app.command("time")(time_command)
 app.command("profile")(profile_command)
+app.add_typer(bench_app)
+app.command("synth")(synth_command)
 app.command("faults")(faults_command)
 app.command("doctor")(doctor_command)
 

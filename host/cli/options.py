@@ -22,13 +22,29 @@ __all__ = [
     "LinkSeedOption",
     "MemoryOption",
     "RefreshSeedOption",
+    "RowsOption",
     "SizesOption",
     "TimedHopOption",
+    "WeightsOption",
     "link_timing",
 ]
 
 CoreOption = Annotated[
     str, typer.Option(help="The accelerator core: 16x4, 64x16 (products per lane x lanes), or a JSON file.")
+]
+RowsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Rows of the core, 1, 2 or 4: so many tokens of a prompt, or requests, share one pass over the weights. "
+        "--core 16x4 --rows 4 is --core 16x4r4."
+    ),
+]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Weights of the core, fp16 or int8: half the memory and two strips a cycle; keys, values, embeddings and "
+        "activations stay fp16. --core 16x4 --weights int8 is --core 16x4i8."
+    ),
 ]
 ContextOption = Annotated[
     int | None, typer.Option(help="Positions of the key/value cache; default: as many as model and core allow.")

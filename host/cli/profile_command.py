@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from host.cli.cycle_text import gateware_lines, profile_lines
-from host.cli.options import SIZES_HELP, JsonOption, MemoryOption, RefreshSeedOption, TimedHopOption
+from host.cli.options import SIZES_HELP, JsonOption, MemoryOption, RefreshSeedOption, RowsOption, TimedHopOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.output_file import check_output_file
 
@@ -42,6 +42,7 @@ def profile_command(
     context: Annotated[
         int | None, typer.Option(help="With --model: positions of the key/value cache; default: as many as fit.")
     ] = None,
+    rows: RowsOption = None,
     boards: Annotated[int | None, typer.Option(help="With --model: boards that share the model, 1 to 8.")] = None,
     hop_ns: TimedHopOption = None,
     board: Annotated[
@@ -82,10 +83,10 @@ def profile_command(
         raise BadInput(
             "give either a program folder or --model", expected="one of them", hint="See `ringfly profile -h`."
         )
-    for name, value in (("--core", core), ("--context", context), ("--boards", boards)):
+    for name, value in (("--core", core), ("--context", context), ("--boards", boards), ("--rows", rows)):
         if program_dir is not None and value is not None:
             raise BadInput(
-                f"a program folder has its own core, cache and boards: no {name} beside it",
+                f"a program folder has its own core, rows, cache and boards: no {name} beside it",
                 value=value,
                 expected="--model, or a folder alone",
                 hint=f"Leave {name} out, or compile the model anew: `ringfly compile {name} {value} ...`.",
@@ -115,6 +116,7 @@ def profile_command(
                 seed,
                 boards=1 if boards is None else boards,
                 hop_ns=hop_ns,
+                rows=rows,
             )
         run = chosen_run(timed, kv, tokens, on_gateware=executor == "rtl")
         if program_dir is not None and executor == "rtl":

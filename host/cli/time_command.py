@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from host.cli.cycle_text import board_text, bucket_lines, exposed_lines
+from host.cli.cycle_text import board_text, bucket_lines, exposed_lines, step_text
 from host.cli.options import (
     BoardsOption,
     ContextOption,
@@ -15,8 +15,10 @@ from host.cli.options import (
     JsonOption,
     MemoryOption,
     RefreshSeedOption,
+    RowsOption,
     SizesOption,
     TimedHopOption,
+    WeightsOption,
 )
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.progress import Progress
@@ -34,6 +36,8 @@ def time_command(
     boards: BoardsOption = 1,
     hop_ns: TimedHopOption = None,
     core: CoreOption = "64x16",
+    rows: RowsOption = None,
+    weights: WeightsOption = None,
     memory: MemoryOption = "u280",
     seed: RefreshSeedOption = 0,
     context: ContextOption = None,
@@ -41,13 +45,16 @@ def time_command(
 ) -> int:
     """Say how long a decode step or a prompt takes, and name every cycle that was not used.
 
-    The cycles are simulated without data, from the sizes of the model alone. Give --kv or --prompt.
+    The cycles are simulated without data, from the sizes of the model alone. Give --kv or --prompt. With --rows R, --kv
+    is one step of R requests, each at so many positions, and --prompt takes R tokens at a time.
 
     Example: ringfly time --model gpt2-345m --kv 128
 
     Example: ringfly time --model gpt2-xl --prompt 64 --memory ideal --json
 
     Example: ringfly time --model gpt2-xl --boards 4 --hop-ns 200 --kv 128
+
+    Example: ringfly time --model gpt2-345m --rows 4 --kv 128
     """
     from host.bench.step_time import time_step
     from host.bench.timed_program import TimedProgram
@@ -62,7 +69,9 @@ def time_command(
         )
     progress = Progress()
     with quiet_stdout(as_json):
-        timed = TimedProgram.of_model(model, core, context, memory, seed, boards=boards, hop_ns=hop_ns)
+        timed = TimedProgram.of_model(
+            model, core, context, memory, seed, boards=boards, hop_ns=hop_ns, rows=rows, weights=weights
+        )
         report = time_step(timed, kv, prompt, progress)
     progress.clear()
     if as_json:
@@ -74,18 +83,20 @@ def time_command(
 
 def _lines(report: dict) -> list[str]:  # type: ignore[type-arg]
     conditions = report["conditions"]
-    clock_mhz = conditions["assumed_clock_mhz"]
+    clock_mhz, batch = conditions["assumed_clock_mhz"], report["requests"] > 1
     where = f"core {report['core']}, memory {report['memory']}{board_text(report)}"
     lines = [f"{report['model']}, {where}; clocks {conditions['clocks']}"]
     if report["prefill_cycles"] is not None:
+        at_once = f", {report['rows']} tokens a step" if report["rows"] > 1 else ""
         lines.append(
-            f"prompt of {report['prompt']:,}: {report['prefill_cycles']:,} cycles to the first token, "
+            f"prompt of {report['prompt']:,}{at_once}: {report['prefill_cycles']:,} cycles to the first token, "
             f"{report['prefill_ms_at_200mhz']:.3f} ms at an assumed {clock_mhz} MHz"
         )
         lines.append(f"  {conditions['prefill']['method']}")
     lines.append(
-        f"step, positions attended {report['kv']:,}: {report['cycles']:,} cycles, "
+        f"{step_text(report)}: {report['cycles']:,} cycles, "
         f"{report['ms_per_token_at_200mhz']:.4f} ms at an assumed {clock_mhz} MHz"
+        + (f", {report['tokens_per_second_at_200mhz']:,.0f} tokens a second of all requests" if batch else "")
     )
     lines += [*bucket_lines(report), *exposed_lines(report["exposed_sync"])]
     lines.append(f"Verilog {report['verilog_sha256'][:16]}, cycles by {report['cycles_source']}")
