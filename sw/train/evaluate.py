@@ -14,18 +14,29 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from sw.errors import ModelError
-from sw.models.gpt2 import GPT2
+from sw.models.gpt2 import GPT2, GPT2Config
 from sw.models.tokenizer import Tokenizer
 
 XZ_PRESET = 9
 BATCH = 16
 REPORT_SECONDS = 2.0
 Report = Callable[[float], None]  # takes the fraction done, 0 to 1
+
+
+class LanguageModel(Protocol):
+    """What can be scored: a GPT-2 by whatever arithmetic."""
+
+    config: GPT2Config
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """fp32 logits [B, T, vocab_size] of ids [B, T]."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ class Score:
 
 
 def score_text(
-    model: GPT2, tokenizer: Tokenizer, text: str, *, stride: int | None = None, report: Report | None = None
+    model: LanguageModel, tokenizer: Tokenizer, text: str, *, stride: int | None = None, report: Report | None = None
 ) -> Score:
     """Score `text`, every byte once. Raises ModelError ``empty_text``.
 
@@ -71,7 +82,7 @@ def score_text(
 
 
 def total_nats(
-    model: GPT2, ids: list[int], *, start: int, stride: int | None = None, report: Report | None = None
+    model: LanguageModel, ids: list[int], *, start: int, stride: int | None = None, report: Report | None = None
 ) -> float:
     """Minus the log-likelihood of `ids` behind the token `start`, in nats, summed in fp64.
 
