@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2LMHeadModel
 
 import sim.functional.attention as attention
-import sim.functional.core_step as core_step
+import sim.functional.row_core as row_core
 from host.compiler import compile_model
 from host.errors import KernelFault
 from host.runtime.accuracy import arg_max_differences, logit_errors, teacher_forced_logits, text_windows
@@ -188,10 +188,11 @@ def test_twin_position_off_by_one(tmp_path: Path) -> None:
 def _mask_without_the_newest_slot(folder: Path) -> Iterator[None]:
     """The functional executor with an attention that lets p instead of p + 1 positions take part (for p > 0)."""
     text = Path(attention.__file__).read_text(encoding="utf-8")
-    assert text.count("head, lanes, position + 1)") == 2
+    right, wrong = "head, lanes, core_rows, position + 1)", "head, lanes, core_rows, max(position, 1))"
+    assert text.count(right) == 2
     folder.mkdir()
     path = folder / "short_mask_attention.py"
-    path.write_text(text.replace("head, lanes, position + 1)", "head, lanes, max(position, 1))"), encoding="utf-8")
+    path.write_text(text.replace(right, wrong), encoding="utf-8")
     name = "sim.functional.short_mask_attention"  # inside the package, so that its relative imports work
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -199,8 +200,8 @@ def _mask_without_the_newest_slot(folder: Path) -> Iterator[None]:
     sys.modules[name] = broken
     spec.loader.exec_module(broken)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core_step, "SCORE_HEADS", broken.SCORE_HEADS)
-        patch.setattr(core_step, "VALUE_HEADS", broken.VALUE_HEADS)
+        patch.setattr(row_core, "SCORE_HEADS", broken.SCORE_HEADS)
+        patch.setattr(row_core, "VALUE_HEADS", broken.VALUE_HEADS)
         yield
     del sys.modules[name]
 

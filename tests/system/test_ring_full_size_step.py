@@ -8,91 +8,28 @@ logits and, on every board, the same hash of all key and value memory; the timin
 
 from __future__ import annotations
 
-import dataclasses
 import resource
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from host.bench.gateware_step import compile_step, run_step, timed_step
 from host.bench.step_time import time_step
 from host.bench.timed_program import TimedProgram
-from host.compiler import compile_ring
 from host.compiler.model_choice import chosen_model
 from host.runtime.accuracy import logit_errors
-from host.runtime.appliance import open_appliance
-from host.runtime.board_models import open_boards
 from host.runtime.comparison import TIE_ERRORS
 from host.runtime.program_folders import Programs
 from hw.gpt2.config import core_config
-from sim.devices.hbm_timing import HbmTiming
 from sim.devices.link_timing import LinkTiming
-from sim.timing.ring import run_ring_timing
 from sw.models.key_values import SeededKeyValues
 
 MODEL, SEED, BOARDS, POSITIONS, TOKEN, OTHER_TOKEN = "gpt2-xl", 0, 4, 128, 262, 263
-CORE, LINKS, LINK_LIMIT_CYCLES = core_config("64x16"), LinkTiming(hop_ns=500.0), 100_000
-WAIT_S, MEMORY_LIMIT_BYTES = 1800.0, 16 << 30
-
-
-@dataclasses.dataclass(frozen=True)
-class Ran:
-    """What one step left behind.
-
-    ``seconds`` from start to done, ``processor_seconds`` of all threads meanwhile; ``memory``: bytes by kind while the
-    boards are open.
-    """
-
-    token: int
-    logits: npt.NDArray[np.float32]
-    kv_hashes: list[str]
-    cycles: int
-    board_cycles: list[int]
-    seconds: float
-    processor_seconds: float
-    memory: dict[str, int]
-
-
-def _memory() -> dict[str, int]:
-    """Resident bytes of this process: anonymous, of mapped files, and the most that it ever had in all."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    found = dict(line.split(":") for line in lines if line.startswith(("RssAnon", "RssFile", "VmHWM")))
-    return {name: int(text.split()[0]) * 1024 for name, text in found.items()}
-
-
-def _run(executor: str, programs: Programs, token: int) -> Ran:
-    """Decode one token at the last position, whose predecessors' keys and values lie in the images."""
-    with (
-        open_boards(executor, CORE, BOARDS, links=LINKS if executor == "rtl" else None) as models,
-        open_appliance(models.boards, CORE, link_limit_cycles=LINK_LIMIT_CYCLES) as appliance,
-    ):
-        appliance.load(programs, verify=False)
-        started, worked = time.monotonic(), time.process_time()
-        appliance.start([0] * (POSITIONS - 1) + [token], 1, write_logits=True, position=POSITIONS - 1)
-        result = appliance.wait(WAIT_S)
-        seconds, worked = time.monotonic() - started, time.process_time() - worked
-        cycles = [kernel.get("cycles") for kernel in appliance.kernels]
-        logits, hashes = appliance.read_logits(POSITIONS - 1), appliance.kv_hashes()
-        return Ran(result.tokens[0], logits, hashes, result.cycles, cycles, seconds, worked, _memory())
-
-
-def _timed(programs: Programs, links: LinkTiming) -> list[int]:
-    """Cycles of each board on the timing model."""
-    timed = run_ring_timing(
-        [program for program, _ in programs],
-        position=POSITIONS - 1,
-        prompt_end=POSITIONS,
-        max_new_tokens=1,
-        flags=1,
-        tokens=[0] * (POSITIONS - 1) + [TOKEN],
-        memory=HbmTiming(),
-        links=links,
-    )
-    return [board.cycles for board in timed.boards]
+CORE, LINKS = core_config("64x16"), LinkTiming(hop_ns=500.0)
+MEMORY_LIMIT_BYTES = 16 << 30
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +38,7 @@ def programs() -> Iterator[Programs]:
     weights = chosen_model(MODEL, SEED)
     cache = SeededKeyValues(weights.config, POSITIONS - 1, SEED)
     with tempfile.TemporaryDirectory(prefix="ringfly-xl-") as folder:
-        yield list(compile_ring(weights, CORE, Path(folder) / "ring", BOARDS, key_values=cache).boards)
+        yield compile_step(weights, CORE, Path(folder) / "ring", cache, boards=BOARDS)
 
 
 @pytest.mark.slow
@@ -109,10 +46,10 @@ def programs() -> Iterator[Programs]:
 def test_a_step_of_gpt2_xl_on_four_boards(programs: Programs, step_judge: Callable[..., Callable]) -> None:
     weights = chosen_model(MODEL, SEED)
     cache = SeededKeyValues(weights.config, POSITIONS - 1, SEED)
-    rtl = _run("rtl", programs, TOKEN)
-    functional = _run("functional", programs, TOKEN)
-    other = _run("functional", programs, OTHER_TOKEN)
-    timing = _timed(programs, LINKS)
+    rtl = run_step("rtl", programs, TOKEN, POSITIONS, links=LINKS)
+    functional = run_step("functional", programs, TOKEN, POSITIONS)
+    other = run_step("functional", programs, OTHER_TOKEN, POSITIONS)
+    timing = timed_step(programs, TOKEN, POSITIONS, LINKS)
     printed = time_step(TimedProgram.of_model(MODEL, CORE.name, None, "u280", 0, boards=BOARDS), POSITIONS, None)
     judge = step_judge(weights, False)
     reference, of_other_token = judge(cache, TOKEN), judge(cache, OTHER_TOKEN)
@@ -143,4 +80,5 @@ def test_a_step_of_gpt2_xl_on_four_boards(programs: Programs, step_judge: Callab
     assert not np.array_equal(other.logits, rtl.logits)
     assert all(one != two for one, two in zip(other.kv_hashes, rtl.kv_hashes, strict=True))
     assert logit_errors(rtl.logits[None], of_other_token[None])["rms_error"] > 10 * fp16["rms_error"]
-    assert all(one != two for one, two in zip(_timed(programs, LinkTiming(hop_ns=510.0)), timing, strict=True))
+    longer = timed_step(programs, TOKEN, POSITIONS, LinkTiming(hop_ns=510.0))
+    assert all(one != two for one, two in zip(longer, timing, strict=True))
