@@ -44,7 +44,7 @@ class BoardModel(Protocol):
         """Write channel memory (the image's files stay as they are)."""
 
     def advance(self, max_cycles: int) -> int:
-        """Let the board work for at most ``max_cycles``; returns cycles passed (functional: one token, 0)."""
+        """Let the board work for at most ``max_cycles``; returns cycles passed (functional: one step, 0)."""
 
     def counters(self) -> dict[str, int]:
         """Cycles, tiles and stalls of the last run by register name, and the harness's own tick count."""

@@ -34,7 +34,7 @@ class ChannelPort(wiring.Component):
     bursts : int
         Read bursts that may be unanswered, 1 to 64.
     writes : int
-        Writes that may be queued or unanswered together; a power of two, 1 to 64.
+        Writes that may be queued or unanswered together; a power of two, 2 to 64.
 
     Members
     -------
@@ -46,14 +46,14 @@ class ChannelPort(wiring.Component):
     ``data``, ``data_error``, ``pop`` : oldest word of the FIFO, and whether its response was not OKAY; pop only what
         ``level`` has shown. ``level`` : words in the FIFO, as they were one cycle ago.
     ``write_valid``, ``write_ready``, ``write_row``, ``write_data``, ``write_strobe`` : one beat to write.
-    ``writes_outstanding`` : writes accepted and not yet answered.
-    ``write_error`` : strobe, a write response was not OKAY.
+    ``write_room`` : two writes more fit. ``writes_outstanding`` : writes accepted and not yet answered.
+    ``write_answered`` : strobe, the answer of a write has come. ``write_error`` : strobe, and it was not OKAY.
 
     Timing: a FIFO shows a word behind the second edge of the reading clock that follows the edge which wrote it;
     ``level`` is one cycle later. Command to ``arvalid`` and write to ``awvalid`` and ``wvalid``: the FIFO and one port
     cycle. With equal clocks all of these are four cycles. Each path takes one item a cycle.
-    ``read_ready`` and ``write_ready`` come from registers alone. Counters change in the cycle after acceptance. Address
-    and data of a write appear in the same cycle (a switch path is never held by late data).
+    ``read_ready``, ``write_ready`` and ``write_room`` come from registers alone. Counters change in the cycle after
+    acceptance. Address and data of a write appear in the same cycle (a switch path is never held by late data).
     """
 
     def __init__(self, port_bits: int, fifo_words: int, addr_width: int = 34, bursts: int = 32, writes: int = 32):
@@ -65,8 +65,8 @@ class ChannelPort(wiring.Component):
             )
         if not 1 <= bursts <= 64:
             raise ValueError(f"bursts must be 1 to 64, got {bursts!r}")
-        if not 1 <= writes <= 64 or writes & (writes - 1):
-            raise ValueError(f"writes must be a power of two, 1 to 64, got {writes!r}")
+        if not 2 <= writes <= 64 or writes & (writes - 1):
+            raise ValueError(f"writes must be a power of two, 2 to 64, got {writes!r}")
         self.port_bytes = port_bits // 8
         self.fifo_words = fifo_words
         self.bursts = bursts
@@ -88,7 +88,9 @@ class ChannelPort(wiring.Component):
                 "write_row": In(ROW_BITS),
                 "write_data": In(port_bits),
                 "write_strobe": In(self.port_bytes),
+                "write_room": Out(1),
                 "writes_outstanding": Out(bits_for(writes)),
+                "write_answered": Out(1),
                 "write_error": Out(1),
             }
         )
@@ -146,6 +148,7 @@ class ChannelPort(wiring.Component):
             queue.w_data.eq(Cat(self._address(self.write_row), self.write_data, self.write_strobe)),
             queue.w_en.eq(accepted),
             self.write_ready.eq(self.writes_outstanding != self.writes),
+            self.write_room.eq(self.writes_outstanding <= self.writes - 2),
             accepted.eq(self.write_valid & self.write_ready),
             take.eq(queue.r_rdy & (~axi.awvalid | axi.awready) & (~axi.wvalid | axi.wready)),
             queue.r_en.eq(take),
@@ -157,6 +160,7 @@ class ChannelPort(wiring.Component):
             answers.w_data.eq(axi.bresp != RESP_OKAY),
             answers.w_en.eq(axi.bvalid),
             answers.r_en.eq(1),
+            self.write_answered.eq(answers.r_rdy),
             self.write_error.eq(answers.r_rdy & answers.r_data),
         ]
         with m.If(take):

@@ -61,7 +61,9 @@ class Gpt2Control(wiring.Component):
     RESET: drain). Reading the low word of a 64-bit counter keeps its high word for the next read of that address, so
     a pair is never torn.
 
-    Timing: registers as in ``AxiLiteSlave``; RUN begins in the cycle after the write strobe.
+    Timing: registers as in ``AxiLiteSlave``; RUN begins in the cycle after the write strobe. ``tiles`` and the stall
+    counters are a cycle behind ``cycles`` and complete when IDLE has lasted a cycle; what the core shows (``dump_*``,
+    ``link_*``) is read a cycle late.
     """
 
     def __init__(self, config: CoreConfig):
@@ -190,16 +192,23 @@ class Gpt2Control(wiring.Component):
         """64-bit counters of cycles, tiles and stall causes."""
         counters = {name: Signal(64, name=name) for name in ("cycles", "tiles", *(f"stall_{c}" for c in STALL_CAUSES))}
         with m.If(self._start):
-            m.d.sync += [counter.eq(0) for counter in counters.values()]
+            m.d.sync += counters["cycles"].eq(0)
         with m.Elif(~self._idle):
             m.d.sync += counters["cycles"].eq(counters["cycles"] + 1)
-            cause = Mux(self.state == RunState.RUN, self.core.stall, _DRAIN)
-            with m.If((self.state == RunState.RUN) & self.core.tile):
-                m.d.sync += counters["tiles"].eq(counters["tiles"] + 1)
-            with m.Else(), m.Switch(cause):
-                for index, name in enumerate(STALL_CAUSES):
-                    with m.Case(index):
-                        m.d.sync += counters[f"stall_{name}"].eq(counters[f"stall_{name}"] + 1)
+        # What the cycle before was, since the core's answer comes late in its cycle.
+        was_busy, was_tile, was_cause = Signal(), Signal(), Signal.like(self.core.stall)
+        running = self.state == RunState.RUN
+        m.d.sync += [
+            was_busy.eq(~self._idle),
+            was_tile.eq(running & self.core.tile),
+            was_cause.eq(Mux(running, self.core.stall, _DRAIN)),
+        ]
+        was = {"tiles": was_tile} | {f"stall_{c}": ~was_tile & (was_cause == i) for i, c in enumerate(STALL_CAUSES)}
+        for name, counts in was.items():
+            with m.If(self._start):
+                m.d.sync += counters[name].eq(0)
+            with m.Elif(was_busy & counts):
+                m.d.sync += counters[name].eq(counters[name] + 1)
         first = Signal(64, name="first_token_cycles")
         with m.If(self._start):
             m.d.sync += first.eq(0)
@@ -219,7 +228,9 @@ class Gpt2Control(wiring.Component):
         }
         for register in self.map:
             if register.name.startswith(("dump_", "link_")) and register.access == "r":
-                self._values[register.name] = getattr(self.core, register.name)
+                value = getattr(self.core, register.name)
+                shown = self._values[register.name] = Signal.like(value, name=f"shown_{register.name}")
+                m.d.sync += shown.eq(value)
 
     def _memories(self, m: Module) -> None:
         core, config, slave = self.core, self.config, self._slave

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, ceil_log2
 
 from hw.board.channel_port import BURST_BEATS, ROW_BITS, ChannelPort
-from hw.board.write_arbiter import write_members
+from hw.board.write_arbiter import channel_data, write_members
 from hw.bus.axi import Axi4Signature
 from hw.bus.shared import Shared
 from hw.gpt2.config import CoreConfig
+from hw.numerics.pipeline import reduced_pairs
 
 __all__ = ["JOIN_CHANNELS", "MemoryPorts", "pop_stages"]
 
-JOIN_CHANNELS = 4  # channels whose words are joined in the first stage
+JOIN_CHANNELS = 4  # channels whose words are joined, and whose writes are counted, in the first stage
 
 
 def pop_stages(config: CoreConfig) -> int:
@@ -25,12 +26,26 @@ def pop_stages(config: CoreConfig) -> int:
     return 1 + config.slr_stages
 
 
-def _tree(join: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
-    """Fold as a balanced tree."""
-    if len(values) == 1:
-        return values[0]
-    half = len(values) // 2
-    return join(_tree(join, values[:half]), _tree(join, values[half:]))
+def _extreme(m: Module, name: str, pick: Callable[[Value, Value], Value], values: Sequence[Value]) -> Value:
+    """Fold a power of two of values as a tree with a register behind every second level, and behind the last."""
+    level = 0
+    while len(values) > 1:
+        values = reduced_pairs(values, pick, 1)
+        level += 1
+        if level % 2 == 0 or len(values) == 1:
+            kept = [Signal.like(value, name=f"{name}_{level}_{i}") for i, value in enumerate(values)]
+            m.d.sync += [later.eq(value) for later, value in zip(kept, values, strict=True)]
+            values = kept
+    return values[0]
+
+
+def _lowest(bits: Sequence[Value]) -> tuple[Value, Value]:
+    """Whether any of a power of two of bits is set, and the index of the lowest one, as a balanced tree."""
+    if len(bits) == 1:
+        return bits[0], Cat()
+    half = len(bits) // 2
+    (below, low), (above, high) = _lowest(bits[:half]), _lowest(bits[half:])
+    return below | above, Cat(Mux(below, low, high), ~below)
 
 
 class MemoryPorts(wiring.Component):
@@ -53,9 +68,11 @@ class MemoryPorts(wiring.Component):
         only with ``row_valid``.
     ``row_popped`` : strobe, a taken row is leaving the FIFOs in this cycle, ``pop_stages`` after it was taken; its
         ``row_data`` : T x N fp16, lane n at bits ``n*T*16``, channel c at ``c*port_bits`` (docs/core.md section 1).
-    ``write_*`` : write command (``hw.board.write_arbiter``); taken when every addressed channel can take it.
+    ``write_*`` : write command (``hw.board.write_arbiter``); taken when every channel has room for two, addressed or
+        not.
     ``rows_outstanding`` : rows commanded and not popped.
-    ``writes_outstanding`` : writes not yet answered, over all channels.
+    ``writes_outstanding`` : writes not yet answered, over all channels, as they were a cycle ago.
+    ``writes_unanswered`` : there are some; from the cycle after a write was taken.
     ``read_error``, ``write_error`` : a response was not OKAY (of a read: when its word is popped); stay until reset.
         ``error_channel`` : where the first one came (reads first, then the lowest channel).
     ``fifo_min``, ``fifo_max`` : fewest and most words in a read FIFO.
@@ -63,10 +80,11 @@ class MemoryPorts(wiring.Component):
     Timing: commands are taken at one a cycle, rows leave at one a cycle. The join of the channels is two registered
     stages of counters: groups of JOIN_CHANNELS, then the groups. So nothing but a counter stands between the stages,
     and every row that is in all FIFOs is counted, the last one too. From a word's appearance in its FIFO's level to
-    ``row_valid`` two cycles. Commands and writes go to all channels by one AND of their readies, and outstanding
-    counts and levels are trees of one cycle: paths that a placed design may have to cut. Outstanding counts are exact:
-    a command counts from the cycle after its acceptance.
-    Errors and FIFO levels are one cycle old.
+    ``row_valid`` two cycles. ``read_ready`` is one AND of all channels' readies. ``write_ready`` comes from a register:
+    it knows the room of the cycle before, so it asks for that of two writes.
+    ``rows_outstanding`` is exact: a command counts from the cycle after its acceptance. ``writes_unanswered`` falls two
+    cycles after the last answer has crossed, never before an error of it shows.
+    Errors are two cycles old, FIFO levels one for every two levels of a binary tree of the channels.
     """
 
     def __init__(self, config: CoreConfig, addr_width: int = 34):
@@ -85,6 +103,7 @@ class MemoryPorts(wiring.Component):
             "row_data": Out(config.channels * config.port_bits),
             "rows_outstanding": Out(bits_for(config.fifo_words)),
             "writes_outstanding": Out(16),
+            "writes_unanswered": Out(1),
             "read_error": Out(1),
             "write_error": Out(1),
             "error_channel": Out(max(1, ceil_log2(config.channels))),
@@ -106,35 +125,34 @@ class MemoryPorts(wiring.Component):
         m = Module()
         config = self.config
         channels = []
+        write = Signal()  # a write is taken
+        m.d.comb += write.eq(self.write_valid & self.write_ready)
         for c in range(config.channels):
             channel = Shared("channel_port", self._channel(), {"sync": "kernel", "port": "port"})
             m.submodules[f"channel_{c}"] = channel
             channels.append(channel)
             wiring.connect(m, channel.axi, wiring.flipped(self.ports[c]))
-            byte = slice(c * config.port_bytes, (c + 1) * config.port_bytes)
             m.d.comb += [
                 channel.base.eq(self.base[c]),
                 channel.read_valid.eq(self.read_valid & self.read_ready),
                 channel.read_row.eq(self.read_row),
                 channel.read_beats.eq(self.read_beats),
                 channel.pop.eq(self.row_popped),
-                channel.write_valid.eq(self.write_valid & self.write_ready & self.write_channels[c]),
+                channel.write_valid.eq(write & self.write_channels[c]),
                 channel.write_row.eq(self.write_row),
-                channel.write_data.eq(self.write_data[8 * byte.start : 8 * byte.stop]),
-                channel.write_strobe.eq(self.write_strobe[byte]),
+                channel.write_data.eq(channel_data(self, c, config)),
+                channel.write_strobe.eq(self.write_strobe),
             ]
-        outstanding = [channel.writes_outstanding for channel in channels]
         m.d.comb += [
             self.read_ready.eq(Cat(channel.read_ready for channel in channels).all()),
             self.row_data.eq(Cat(channel.data for channel in channels)),
-            self.write_ready.eq((~self.write_channels | Cat(channel.write_ready for channel in channels)).all()),
-            self.writes_outstanding.eq(_tree(lambda a, b: a + b, outstanding)),
         ]
         accepted = self.read_valid & self.read_ready
         m.d.sync += self.rows_outstanding.eq(
             self.rows_outstanding + Mux(accepted, self.read_beats, 0) - self.row_popped
         )
         self._elaborate_join(m, [channel.level for channel in channels])
+        self._elaborate_writes(m, channels, write)
         self._elaborate_errors(m, channels)
         return m
 
@@ -160,23 +178,41 @@ class MemoryPorts(wiring.Component):
             counts.append(count)
         ready = Signal(rows)
         m.d.comb += [join.eq(Cat(count != 0 for count in counts).all()), self.row_valid.eq(ready != 0)]
-        m.d.sync += [
-            ready.eq(ready + join - self.row_take),
-            self.fifo_min.eq(_tree(lambda a, b: Mux(a < b, a, b), levels)),
-            self.fifo_max.eq(_tree(lambda a, b: Mux(a < b, b, a), levels)),
+        coming = ready + join  # row_take comes late in its cycle and only selects
+        m.d.sync += ready.eq(Mux(self.row_take, coming - 1, coming))
+        m.d.comb += [
+            self.fifo_min.eq(_extreme(m, "fewest", lambda a, b: Mux(a < b, a, b), levels)),
+            self.fifo_max.eq(_extreme(m, "most", lambda a, b: Mux(a < b, b, a), levels)),
         ]
 
+    def _elaborate_writes(self, m: Module, channels: Sequence[Shared], write: Value) -> None:
+        """Whether all channels have room, and how many writes are not answered."""
+        changes = []
+        for start in range(0, len(channels), JOIN_CHANNELS):
+            group = range(start, min(start + JOIN_CHANNELS, len(channels)))
+            change = Signal(signed(bits_for(JOIN_CHANNELS) + 1), name=f"change_{start}")
+            more = sum(write & self.write_channels[c] for c in group)
+            m.d.sync += change.eq(more - sum(channels[c].write_answered for c in group))
+            changes.append(change)
+        written = Signal()  # in the cycle before, so that it does not count yet
+        m.d.sync += [
+            self.write_ready.eq(Cat(channel.write_room for channel in channels).all()),
+            written.eq(write),
+            self.writes_outstanding.eq(self.writes_outstanding + sum(changes)),
+        ]
+        m.d.comb += self.writes_unanswered.eq(written | (self.writes_outstanding != 0))
+
     def _elaborate_errors(self, m: Module, channels: Sequence[Shared]) -> None:
-        read_errors = Cat(channel.data_error & self.row_popped for channel in channels)
-        write_errors = Cat(channel.write_error for channel in channels)
-        first = Signal.like(self.error_channel)
-        for errors in (write_errors, read_errors):
-            for c in reversed(range(len(channels))):
-                with m.If(errors[c]):
-                    m.d.comb += first.eq(c)
-        with m.If(read_errors.any()):
+        read_errors, write_errors = Signal(len(channels)), Signal(len(channels))
+        m.d.sync += [
+            read_errors.eq(Cat(channel.data_error & self.row_popped for channel in channels)),
+            write_errors.eq(Cat(channel.write_error for channel in channels)),
+        ]
+        read, first_read = _lowest(read_errors)
+        written, first_written = _lowest(write_errors)
+        with m.If(read):
             m.d.sync += self.read_error.eq(1)
-        with m.If(write_errors.any()):
+        with m.If(written):
             m.d.sync += self.write_error.eq(1)
         with m.If(~self.read_error & ~self.write_error):
-            m.d.sync += self.error_channel.eq(first)
+            m.d.sync += self.error_channel.eq(Mux(read, first_read, first_written))

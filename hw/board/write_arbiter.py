@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.board.channel_port import ROW_BITS
 from hw.gpt2.config import CoreConfig
 
-__all__ = ["WriteArbiter", "WriteSignature", "connect_write", "write_members"]
+__all__ = ["WriteArbiter", "WriteSignature", "channel_data", "connect_write", "write_members"]
 
-_FORWARD = ("write_valid", "write_row", "write_channels", "write_data", "write_strobe")
+_FORWARD = tuple(f"write_{name}" for name in ("valid", "row", "channels", "word", "spread", "values", "strobe"))
 
 
 def write_members(config: CoreConfig) -> dict[str, wiring.Member]:
     """Members of a write command, seen from the writer.
 
-    ``write_row`` is written on every channel in ``write_channels``: channel c takes its slice of ``write_data``
-    (``port_bits``) where its slice of ``write_strobe`` (a bit a byte) is set. ``write_ready`` may depend on
-    ``write_channels``, never on ``write_valid``.
+    ``write_row`` is written on every channel in ``write_channels``, where ``write_strobe`` (a bit a byte of a channel's
+    word, the same for all channels) is set. What a channel takes says :func:`channel_data`: its part of ``write_word``,
+    which holds T fp16 for the channels of one lane, or with ``write_spread`` the fp16 that ``write_values`` has for its
+    lane, at every place. ``write_ready`` does not depend on the command.
     """
     return {
         "write_valid": Out(1),
         "write_ready": In(1),
         "write_row": Out(ROW_BITS),
         "write_channels": Out(config.channels),
-        "write_data": Out(config.channels * config.port_bits),
-        "write_strobe": Out(config.channels * config.port_bytes),
+        "write_word": Out(config.tile * 16),
+        "write_spread": Out(1),
+        "write_values": Out(config.lanes * 16),
+        "write_strobe": Out(config.port_bytes),
     }
+
+
+def channel_data(command, channel: int, config: CoreConfig):
+    """What a channel takes of an object that carries the members of a write command, ``port_bits`` wide.
+
+    One multiplexer a bit: writers and arbiters handle a lane's word and a strip, not the words of all channels.
+    """
+    lane, part = divmod(channel, config.channels_per_lane)
+    value = command.write_values.word_select(lane, 16)
+    spread = value.replicate(config.port_bits // 16)
+    return Mux(command.write_spread, spread, command.write_word.word_select(part, config.port_bits))
 
 
 class WriteSignature(wiring.Signature):

@@ -68,11 +68,13 @@ class ArgMax(wiring.Component):
         column = Signal(20)
         m.d.comb += column.eq(now.index * lanes + lane)
         less, greater = fp32_less_expr(best, value), fp32_less_expr(value, best)
-        decide, restart = Signal(), Signal(init=1)  # restart: the next strip is the first of its step
-        m.d.sync += decide.eq(now.valid & now.commit)
+        restart, nan_so_far = Signal(init=1), Signal()  # restart: the next strip is the first of its step
+        decides = now.valid & now.commit
+        m.d.comb += nan_so_far.eq((best_nan & ~restart) | nan)
+        m.d.sync += [self.token_valid.eq(decides & ~nan_so_far), self.nan.eq(decides & nan_so_far)]
         empty = restart | ~best_some
         with m.If(now.valid):
-            m.d.sync += [restart.eq(now.commit), best_nan.eq((best_nan & ~restart) | nan)]
+            m.d.sync += [restart.eq(now.commit), best_nan.eq(nan_so_far)]
             with m.If(some & (empty | less | (~greater & (column < best_column)))):
                 m.d.sync += [best.eq(value), best_column.eq(column), best_some.eq(1)]
             with m.Elif(restart):
@@ -81,7 +83,5 @@ class ArgMax(wiring.Component):
             self.token.eq(best_column),
             self.value.eq(best),
             self.some.eq(best_some),
-            self.token_valid.eq(decide & ~best_nan),
-            self.nan.eq(decide & best_nan),
         ]
         return m

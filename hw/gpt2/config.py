@@ -276,23 +276,23 @@ def _name(base: str, rows: int, weights: str) -> str:
 
 
 CORE_CONFIGS = {
-    (name := _name(base.name, rows, "fp16")): dataclasses.replace(base, name=name, rows=rows)
+    (name := _name(base.name, rows, weights)): dataclasses.replace(base, name=name, rows=rows, weights=weights)
     for base in _NAMED
+    for weights in WEIGHTS
     for rows in ROWS
 }
-"""The cores that a user can name. Those with int8 weights join when compiler and executors know them."""
+"""The cores that a user can name."""
 
 
 def core_config(name: str, rows: int = 1, weights: str = "fp16") -> CoreConfig:
-    """A named core; ``rows`` and ``weights`` add to its name, which may end in ``i8`` itself.
+    """A named core; ``rows`` and ``weights`` add to its name: 16x4, 4 and int8 are ``16x4r4i8``.
 
     Raises ConfigError that lists what is known.
     """
+    if weights not in WEIGHTS:
+        raise ConfigError(f"weights must be fp16 or int8, got {weights!r}")
     named = _name(name, rows, weights)
-    base = named.removesuffix("i8")
-    weights = "fp16" if base == named else "int8"
     try:
-        core = CORE_CONFIGS[base]
+        return CORE_CONFIGS[named]
     except KeyError:
         raise ConfigError(f"unknown core {named!r}; known cores: {', '.join(CORE_CONFIGS)}") from None
-    return core if weights == core.weights else dataclasses.replace(core, name=core.name + "i8", weights=weights)

@@ -177,10 +177,13 @@ class Gpt2Core(wiring.Component):
         written, readable = tags[stages.write], tags[stages.written]
         m.d.comb += [
             board.word_a.eq(issue.look_operand),
+            board.needed_a.eq(issue.operand_needed),
+            board.needed_b.eq(issue.new_needed),
             board.word_b.eq(issue.look_new),
             board.mark_strip.eq(issue.look_result),
-            board.mark.eq(issue.mark),
-            board.mark_two.eq(issue.mark_two),
+            board.mark.eq(issue.fire),
+            board.mark_a.eq(issue.result),
+            board.mark_b.eq(issue.new_result),
             board.clear.eq(readable.destination == Destination.STRIP),
             board.clear_strip.eq(readable.dst),
             h.operand.eq(board.busy_a),
@@ -239,11 +242,12 @@ class Gpt2Core(wiring.Component):
                 m.d.sync += heads.bit_select(row.ready_head, 1).eq(0)
             with m.If(issue.head_start & mine):
                 m.d.sync += heads.bit_select(issue.tag.head, 1).eq(1)
-            m.d.sync += score_rows.eq(score_rows + (issue.score_start & mine) - row.row_free)
+            left = score_rows - row.row_free  # the issue decision comes last and only selects
+            m.d.sync += score_rows.eq(Mux(issue.score_start & mine, left + 1, left))
             m.d.comb += [
                 vectors[r].eq(vector),
                 h.norm[r].eq(norm),
-                h.softmax[r].eq(heads),
+                h.softmax[r].eq(heads.bit_select(issue.tag.head, 1)),
                 full[r].eq(score_rows == cfg.score_rows),
             ]
         if cfg.rows == 1:
@@ -324,7 +328,7 @@ class Gpt2Core(wiring.Component):
             ports.row_take.eq(self._issue.fire | (~self.run & ports.row_valid)),
             ports.read_row.eq(reader.read_row),
             ports.read_beats.eq(reader.read_beats),
-            self._kv_writer.writes_outstanding.eq(ports.writes_outstanding),
+            self._kv_writer.writes_unanswered.eq(ports.writes_unanswered),
         ]
         connect_write(m, self._kv_writer, arbiter.urgent)
         connect_write(m, self._join_logits(m), arbiter.patient)
@@ -410,6 +414,9 @@ class Gpt2Core(wiring.Component):
             others.own_best.token.eq(row.token + cfg.token_offset),
             others.own_best.some.eq(row.some),
             others.own_best.nan.eq(row.nan),
+        ]
+        # only for the limit of waiting and for people: a cycle late
+        m.d.sync += [
             others.waits.eq(~issue.fire & ((issue.stall == link) | (issue.stall == STALL_CAUSES.index("send")))),
             others.awaited.eq(issue.look_operand << ceil_log2(self.config.strips_per_word)),
         ]
@@ -467,14 +474,11 @@ class Gpt2Core(wiring.Component):
             m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.READ), self.fail_info.eq(ports.error_channel)]
         with m.Elif(ports.write_error):
             m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.WRITE), self.fail_info.eq(ports.error_channel)]
+        # in a register, as errors of the memory come two cycles after their word and so never behind it
+        m.d.sync += self.drained.eq(
+            (quiet == QUIET_CYCLES) & said & ~writing & (ports.rows_outstanding == 0) & ~ports.writes_unanswered
+        )
         m.d.comb += [
-            self.drained.eq(
-                (quiet == QUIET_CYCLES)
-                & said
-                & ~writing
-                & (ports.rows_outstanding == 0)
-                & (ports.writes_outstanding == 0)
-            ),
             self.tile.eq(issue.fire),
             self.stall.eq(issue.stall),
             self.dump_instruction.eq(issue.dump_index),

@@ -33,6 +33,7 @@ def work_layout(config: CoreConfig) -> data.StructLayout:
             "row": range(config.rows),  # ... this one
             "positions": data.ArrayLayout(16, config.rows),
             "token": range(config.tile),
+            "head_kv": 16,  # SC, AV: first key word or value strip of head ``head0``
             "begins": 1,  # first instruction of a position
             "gathers": 1,  # a GATHER stands before the instruction
             "gather": gather_layout(),
@@ -219,7 +220,7 @@ class Fetch(wiring.Component):
                 with m.Elif((code.op < Op.MM) | (code.op > Op.AV)):
                     m.d.comb += [self.fail.eq(1), self.fail_code.eq(ErrorCode.ILLEGAL), self.fail_info.eq(pc)]
                     m.next = "END"
-                with m.Elif(~self.work_valid | self.work_take):
+                with m.Elif(~self.work_valid):  # not in the cycle of work_take, which comes late
                     m.d.sync += [
                         self.work_valid.eq(1),
                         work.code.eq(code),
@@ -234,6 +235,7 @@ class Fetch(wiring.Component):
                         work.single.eq(by_row & self._batch),
                         work.row.eq(one),
                         work.token.eq(tokens[one] if rows > 1 else tokens[0]),
+                        work.head_kv.eq(code.head0 * Mux(code.op == Op.SC, self.cfg.key_words, self.cfg.value_strips)),
                         work.position.eq(self._last),
                         work.positions.eq(self._positions),
                     ]

@@ -38,9 +38,9 @@ def slot_in_tile(position, head, config: CoreConfig):
     return Cat((position + (head << ceil_log2(config.rows)))[:lane_bits], position[lane_bits:tile_bits])
 
 
-def all_answered(writes_outstanding):
+def all_answered(writes_unanswered):
     """Whether memory has answered every write that was accepted."""
-    return writes_outstanding == 0
+    return ~writes_unanswered
 
 
 class KvWriter(wiring.Component):
@@ -63,7 +63,7 @@ class KvWriter(wiring.Component):
         complete. Only while ``busy_keys`` (``busy_values``) is low, so at most one job of each kind waits.
     ``key_addr``/``key_data``, ``value_addr``/``value_data`` : each row's new-key and new-value buffer, synchronous,
         data one cycle after the address; word ``head*key_words + w`` and strip ``head*value_strips + s``.
-    ``write_*`` : write command (``hw.board.write_arbiter``). ``writes_outstanding`` : of ``MemoryPorts``.
+    ``write_*`` : write command (``hw.board.write_arbiter``). ``writes_unanswered`` : of ``MemoryPorts``.
     ``busy_keys``, ``busy_values`` : a job of that kind waits or reads its buffer; when it falls the buffer may be
         overwritten.
     ``committed`` : VALUES jobs finished since reset, that is layer instances whose keys and values, and every write
@@ -90,7 +90,7 @@ class KvWriter(wiring.Component):
                 "key_data": In(data.ArrayLayout(config.tile * 16, config.rows)),
                 "value_addr": Out(range(config.new_value_strips)),
                 "value_data": In(data.ArrayLayout(config.lanes * 16, config.rows)),
-                "writes_outstanding": In(16),
+                "writes_unanswered": In(1),
                 "busy_keys": Out(1),
                 "busy_values": Out(1),
                 "committed": Out(32),
@@ -190,7 +190,7 @@ class KvWriter(wiring.Component):
                             with m.If(now.values):
                                 m.next = "ANSWERS"
             with m.State("ANSWERS"):
-                with m.If(all_answered(self.writes_outstanding)):
+                with m.If(all_answered(self.writes_unanswered)):
                     m.d.sync += self.committed.eq(self.committed + 1)
                     m.next = "IDLE"
         return m
@@ -204,16 +204,15 @@ class KvWriter(wiring.Component):
         m.d.comb += slot.eq(slot_in_tile(position, head, config))
         lane = slot[: ceil_log2(config.lanes)]
         holder, element = slot[ceil_log2(elements) :], slot[: ceil_log2(elements)]
-        element_bytes = Signal(config.port_bytes)  # the strobe of a value is the same in every channel
+        element_bytes = Signal(config.port_bytes)
         m.d.comb += element_bytes.eq(0b11 << (2 * element))
         value, key = self.value_data[row], self.key_data[row]
-        values = [value.word_select(c // per_lane, 16).replicate(elements) for c in range(config.channels)]
         for c in range(config.channels):
             n, j = divmod(c, per_lane)
             m.d.comb += self.write_channels[c].eq(Mux(of_values, holder == j, lane == n))
         m.d.comb += [
-            self.write_data.eq(Mux(of_values, Cat(values), key.replicate(config.lanes))),
-            self.write_strobe.eq(
-                (element_bytes | (~of_values).replicate(config.port_bytes)).replicate(config.channels)
-            ),
+            self.write_word.eq(key),
+            self.write_values.eq(value),
+            self.write_spread.eq(of_values),
+            self.write_strobe.eq(element_bytes | (~of_values).replicate(config.port_bytes)),
         ]

@@ -10,6 +10,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from hw.bus.slr_crossing import slr_crossing
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.tags import ParamKind, Stages
 from hw.numerics.convert import Fp32ToFp16, fp16_to_fp32_expr
@@ -187,7 +188,7 @@ class Lane(wiring.Component):
             result_add.b.eq(
                 Mux(self.add_norm, offset, Mux(self.add_residual, fp16_to_fp32_expr(residual_read.data), Const(0, 32)))
             ),
-            self.linear.eq(delay(m, linear, self.config.slr_stages, "linear_back")),
+            self.linear.eq(slr_crossing(m, linear, self.config.slr_stages, "linear_back")),
         ]
         m.d.sync += [
             scaled.eq(scale_mul.out),
@@ -205,7 +206,7 @@ class Lane(wiring.Component):
             to_half.x.eq(rounded_in),
         ]
         m.d.sync += half.eq(to_half.out)
-        back = delay(m, half, self.config.slr_stages, "half_d")
+        back = slr_crossing(m, half, self.config.slr_stages, "half_d")
         m.d.comb += [
             self.half.eq(back),
             residual_write.en.eq(self.residual_write),
@@ -232,7 +233,7 @@ class Lane(wiring.Component):
         ]
         result = Signal(16, reset_less=True)
         m.d.sync += [below.eq(difference.out), result.eq(exp.out)]
-        m.d.comb += self.exponential.eq(delay(m, result, self.config.slr_stages, "exponential_back"))
+        m.d.comb += self.exponential.eq(slr_crossing(m, result, self.config.slr_stages, "exponential_back"))
 
 
 def delay(m: Module, value, cycles: int, name: str):

@@ -69,7 +69,7 @@ class LogitsWriter(wiring.Component):
                 "strip_index": In(16),
                 "strip_data": In(strip_bits),
                 "strip_last": In(1),
-                "ready_soon": Out(1),
+                "ready_soon": Out(1, init=1),
                 "busy": Out(1),
                 "overflow": Out(1),
                 **write_members(config),
@@ -98,7 +98,9 @@ class LogitsWriter(wiring.Component):
         part = self.strip_index[:part_bits]
         channel, row = port_word_place(self.strip_index[part_bits:], config)
         taken = self.strip_valid & self.enable
-        m.d.sync += complete.eq(taken & (self.strip_last | (part == parts - 1)))
+        completes, level_after = Signal(), Signal(range(self.depth + 2))  # at the end of this cycle
+        m.d.comb += completes.eq(taken & (self.strip_last | (part == parts - 1)))
+        m.d.sync += complete.eq(completes)
         with m.If(complete):
             m.d.sync += [gathered.data.eq(0), gathered.strobe.eq(0)]
         with m.If(taken):
@@ -109,22 +111,23 @@ class LogitsWriter(wiring.Component):
                 with m.If((part == i) | (self.strip_last & (part < i))):
                     m.d.sync += gathered.strobe[i].eq(1)
         m.d.comb += [words.w_data.eq(gathered), words.w_en.eq(complete)]
+        # a register, since the issue decision hangs on it
+        m.d.sync += self.ready_soon.eq(level_after + completes + self.margin <= self.depth)
         with m.If(complete & ~words.w_rdy):
             m.d.sync += self.overflow.eq(1)
         m.d.comb += [
-            self.ready_soon.eq(words.level + complete + self.margin <= self.depth),
+            level_after.eq(words.level + (complete & words.w_rdy) - (words.r_en & words.r_rdy)),
             self.busy.eq(words.r_rdy | complete),
         ]
 
         oldest = data.View(entry, words.r_data)
         bytes_per_part = config.port_bytes // parts
-        strobe = Cat(oldest.strobe[i].replicate(bytes_per_part) for i in range(parts))
         m.d.comb += [
             self.write_valid.eq(words.r_rdy),
             words.r_en.eq(self.write_ready),
             self.write_row.eq(oldest.row),
             self.write_channels.eq(1 << oldest.channel),
-            self.write_data.eq(oldest.data.replicate(config.channels)),
-            self.write_strobe.eq(strobe.replicate(config.channels)),
+            self.write_word.eq(oldest.data.replicate(config.channels_per_lane)),
+            self.write_strobe.eq(Cat(oldest.strobe[i].replicate(bytes_per_part) for i in range(parts))),
         ]
         return m

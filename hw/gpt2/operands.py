@@ -8,9 +8,10 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
+from hw.bus.slr_crossing import slr_crossing
 from hw.gpt2.config import CoreConfig
-from hw.gpt2.issue import Source, source_layout
 from hw.gpt2.tags import Stages
+from hw.gpt2.walk import Source, source_layout
 from hw.numerics.fp_format import FP16_ONE
 
 __all__ = ["Operands"]
@@ -25,7 +26,7 @@ class Operands(wiring.Component):
 
     Members
     -------
-    ``source``, ``elements`` : what the tile of this cycle needs, and which elements take part (of ``hw.gpt2.issue``).
+    ``source``, ``elements`` : what the tile of this cycle needs, and which elements take part (of ``hw.gpt2.walk``).
     ``store``, ``store_strip``, ``store_data`` : an fp16 strip for the address space of strips (docs/core.md section 3).
     ``arrive`` (bit per strip of the word), ``arrive_word``, ``arrive_data`` (one entry) : strips of other boards; only
         in a cycle with ``arrive_ready``, in which no own strip goes to the activation memory.
@@ -108,7 +109,7 @@ class Operands(wiring.Component):
             self.key_data.eq(read(new_keys, self.key_addr)),
             self.value_data.eq(read(new_values, self.value_addr)),
         ]
-        self._cross(m, "word", word, self.word)
+        m.d.comb += self.word.eq(slr_crossing(m, word, cfg.slr_stages, "word_slr"))
         for name, early, output in (
             ("mask", mask, self.mask),
             ("key", read(new_keys, source.key_word), self.key),
@@ -116,16 +117,8 @@ class Operands(wiring.Component):
         ):
             late = Signal.like(output, name=f"{name}_late", reset_less=True)
             m.d.sync += late.eq(early)
-            self._cross(m, name, late, output)
+            m.d.comb += output.eq(slr_crossing(m, late, cfg.slr_stages, f"{name}_slr"))
         return m
-
-    def _cross(self, m: Module, name: str, value, output) -> None:
-        """The registers to the other super logic regions."""
-        for stage in range(self.config.slr_stages):
-            crossed = Signal(value.shape(), name=f"{name}_slr_{stage}", reset_less=True)
-            m.d.sync += crossed.eq(value)
-            value = crossed
-        m.d.comb += output.eq(value)
 
     def _words(self, m: Module, name: str, depth: int, enable, word, strip, word_data) -> Memory:
         """A memory of words that is written by strips: ``enable``, a bit per strip, from ``strip`` on."""

@@ -36,7 +36,8 @@ class OtherBoards(wiring.Component):
     -------
     ``run``, ``boards``, ``board``, ``run_number``, ``key``, ``limit`` : the run and its registers. ``error`` : why it
         ended, 0 while it has not failed.
-    ``ring`` : the model is on several boards. ``go`` : the run may begin. ``idle`` : nothing is left to be said.
+    ``ring`` : the model is on several boards (register). ``go`` : the run may begin. ``idle`` : nothing is left to be
+        said.
     ``level``, ``levelled`` : to the scoreboard.
     ``strip_*``, ``room`` : as in ``Outbox``. ``store*`` : as in ``Ring``. ``sums``/``own_sums``, ``total``/
         ``total_sums``, ``best``/``own_best``, ``decided``/``decision``, ``sums_missing``, ``best_missing``, ``waits``,
@@ -81,8 +82,8 @@ class OtherBoards(wiring.Component):
             for name in names:
                 ours, theirs = getattr(self, name), getattr(part, name)
                 m.d.comb += theirs.eq(ours) if part.signature.members[name].flow == In else ours.eq(theirs)
+        m.d.sync += self.ring.eq(self.boards > 1)
         m.d.comb += [
-            self.ring.eq(self.boards > 1),
             self.go.eq(~self.ring | ring.joined),
             self.joining.eq(self.run & ~self.go),
             self.level.eq(self.run & self.ring),

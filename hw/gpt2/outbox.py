@@ -50,7 +50,8 @@ class Outbox(wiring.Component):
     ``idle`` : nothing waits.
     ``send_*`` : to the ring node.
 
-    Timing: a strip a cycle; from a strip to its entry two cycles, three if the queue was empty.
+    Timing: a strip a cycle; from a strip to its entry two cycles, three if the queue was empty. HELLO and ABORT are
+    offered from the cycle after ``hello`` and ``aborts`` on, sums and the arg-max from the one after their strobe.
     """
 
     def __init__(self, config: CoreConfig):
@@ -85,50 +86,53 @@ class Outbox(wiring.Component):
         packed, busy, next_entry = self._pack(m)
         waiting = {name: Signal(name=f"{name}_waiting") for name in ("sums", "best")}
         held = {name: Signal(8 * BEAT_BYTES, name=f"{name}_held") for name in waiting}
+        kind, port = Signal(FrameKind, init=FrameKind.STRIPS), Signal()  # of the frame that is offered
+        send, accepted = self.send, self.send_valid & self.send_ready
+        m.d.comb += [send.kind.eq(kind), send.port.eq(port), send.last.eq(1), send.beats.eq(1)]
+        with m.Switch(kind):
+            with m.Case(FrameKind.ABORT):
+                m.d.comb += [self.send_valid.eq(self.aborts), send.beats.eq(0), send.address.eq(self.abort_code)]
+                m.d.comb += self.abort_taken.eq(accepted)
+            with m.Case(FrameKind.HELLO):
+                m.d.comb += [self.send_valid.eq(self.hello.bit_select(port, 1)), send.data.eq(self.hello_data)]
+                m.d.comb += self.hello_taken.eq(accepted << port)
+            with m.Case(FrameKind.SUMS):
+                m.d.comb += [self.send_valid.eq(1), send.data.eq(held["sums"])]
+            with m.Case(FrameKind.BEST):
+                m.d.comb += [self.send_valid.eq(1), send.data.eq(held["best"])]
+            with m.Default():
+                m.d.comb += [
+                    self.send_valid.eq(packed.valid),
+                    send.data.eq(packed.data),
+                    send.last.eq(packed.last),
+                    send.beats.eq(packed.beats),
+                    send.address.eq(packed.address),
+                    send.strips.eq(packed.strips),
+                    next_entry.eq(self.send_ready),
+                ]
+        # The next cycle's kind, from what will be true then: so the node sees a register.
+        inside, inside_next = Signal(), Signal()  # a frame of strips is in progress
+        waiting_next = {name: Signal(name=f"{name}_waits_on") for name in waiting}
         for name in waiting:
             with m.If(getattr(self, name)):
-                m.d.sync += [waiting[name].eq(1), held[name].eq(getattr(self, f"{name}_data"))]
-        send, inside = self.send, Signal()  # inside: a frame of strips is in progress
-        accepted = self.send_valid & self.send_ready
-
-        def whole(kind: FrameKind, content) -> None:
-            """A frame of one entry."""
-            m.d.comb += [self.send_valid.eq(1), send.last.eq(1), send.kind.eq(kind), send.beats.eq(1)]
-            m.d.comb += send.data.eq(content)
-
-        with m.If(self.aborts):
-            m.d.comb += [self.send_valid.eq(1), send.last.eq(1), send.kind.eq(FrameKind.ABORT)]
-            m.d.comb += [send.address.eq(self.abort_code), self.abort_taken.eq(self.send_ready)]
-        with m.Elif(inside):
-            self._strips(m, packed, next_entry)
-        with m.Elif(self.hello.any()):
-            whole(FrameKind.HELLO, self.hello_data)
-            port = Mux(self.hello[0], 0, 1)
-            m.d.comb += [send.port.eq(port), self.hello_taken.eq(accepted << port)]
-        for name, kind in (("sums", FrameKind.SUMS), ("best", FrameKind.BEST)):
-            with m.Elif(waiting[name]):
-                whole(kind, held[name])
-                with m.If(self.send_ready):
-                    m.d.sync += waiting[name].eq(0)
-        with m.Else():
-            self._strips(m, packed, next_entry)
-        with m.If(accepted & (send.kind == FrameKind.STRIPS)):
-            m.d.sync += inside.eq(~send.last)
+                m.d.sync += held[name].eq(getattr(self, f"{name}_data"))
+            taken = accepted & (kind == FrameKind[name.upper()])
+            m.d.comb += waiting_next[name].eq(getattr(self, name) | (waiting[name] & ~taken))
+            m.d.sync += waiting[name].eq(waiting_next[name])
+        hello = self.hello & ~self.hello_taken
+        m.d.comb += inside_next.eq(Mux(accepted & (kind == FrameKind.STRIPS), ~send.last, inside))
+        m.d.sync += [inside.eq(inside_next), port.eq(~hello[0]), kind.eq(FrameKind.STRIPS)]
+        with m.If(self.aborts & ~self.abort_taken):
+            m.d.sync += kind.eq(FrameKind.ABORT)
+        with m.Elif(inside_next):
+            m.d.sync += kind.eq(FrameKind.STRIPS)
+        with m.Elif(hello.any()):
+            m.d.sync += kind.eq(FrameKind.HELLO)
+        for name in waiting:
+            with m.Elif(waiting_next[name]):
+                m.d.sync += kind.eq(FrameKind[name.upper()])
         m.d.comb += self.idle.eq(~busy & ~waiting["sums"] & ~waiting["best"] & ~self.hello.any())
         return m
-
-    def _strips(self, m: Module, packed, next_entry: Signal) -> None:
-        send = self.send
-        m.d.comb += [
-            self.send_valid.eq(packed.valid),
-            send.data.eq(packed.data),
-            send.last.eq(packed.last),
-            send.kind.eq(FrameKind.STRIPS),
-            send.beats.eq(packed.beats),
-            send.address.eq(packed.address),
-            send.strips.eq(packed.strips),
-            next_entry.eq(self.send_ready),
-        ]
 
     def _pack(self, m: Module):
         """Strips to entries; returns (the complete entry, whether anything waits, strobe that takes the entry)."""

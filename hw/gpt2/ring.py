@@ -40,10 +40,11 @@ class Ring(wiring.Component):
     ``best``, ``own_best``; ``decided``, ``decision`` : likewise the arg-max.
     ``sums_missing``, ``best_missing`` : levels, this board's are in and others are not.
     ``waits`` : nothing can be issued before another board does something; ``awaited`` : strip waited for.
-    ``fail``, ``fail_code``, ``fail_info`` : strobe, until the run ends.
+    ``fail``, ``fail_code``, ``fail_info`` : strobe, until the run ends; registers.
     ``dump`` : for register dump_ring.
 
-    Timing: an entry a cycle; totals and decision two cycles after the last contribution. Reset with the core.
+    Timing: an entry a cycle; totals and decision two cycles after the last contribution; a failure is told a cycle
+    late. Reset with the core.
     Numerics: sums are exact; arg-max as ``hw.gpt2.arg_max``, by token id.
     """
 
@@ -184,9 +185,14 @@ class Ring(wiring.Component):
         comes, first, seen, complete, ready = self._contributions(m, "best", self.best, FrameKind.BEST)
         layout = best_layout()
         part, best = Signal(layout), Signal(layout)
-        m.d.comb += part.eq(Mux(self.best, self.own_best.as_value(), self.deliver.data[: layout.size]))
-        less, greater = fp32_less_expr(best.value, part.value), fp32_less_expr(part.value, best.value)
-        better = ~best.some | less | (~greater & (part.token < best.token))
+        other = data.View(layout, self.deliver.data[: layout.size])
+        m.d.comb += part.eq(Mux(self.best, self.own_best.as_value(), other.as_value()))
+
+        def betters(part):
+            less, greater = fp32_less_expr(best.value, part.value), fp32_less_expr(part.value, best.value)
+            return ~best.some | less | (~greater & (part.token < best.token))
+
+        better = Mux(self.best, betters(self.own_best), betters(other))  # the strobe comes late and only selects
         with m.If(comes):
             m.d.sync += best.nan.eq((best.nan & ~first) | part.nan)
             with m.If(part.some & (first | better)):
@@ -259,6 +265,7 @@ class Ring(wiring.Component):
 
     def _report(self, m: Module) -> None:
         """The first failure in the list counts."""
+        m.d.sync += self.fail.eq(0)
         for index, (when, code, info) in enumerate(self._failures):
             with (m.If if index == 0 else m.Elif)(when & self.run):
-                m.d.comb += [self.fail.eq(1), self.fail_code.eq(code), self.fail_info.eq(info)]
+                m.d.sync += [self.fail.eq(1), self.fail_code.eq(code), self.fail_info.eq(info)]

@@ -147,7 +147,8 @@ class Row(wiring.Component):
     def _choose(self, m: Module) -> None:
         """The next token: by arg-max, or drawn."""
         arg_max, sampler, report, sampling = self._arg_max, self._sampler, self.at_report, self.sampling
-        draws = sampling.inverse_mantissa != 0
+        draws = Signal()  # a register: it selects on the way to the token, and changes only between steps
+        m.d.sync += draws.eq(sampling.inverse_mantissa != 0)
         strips = ("strip_valid", "strip", "strip_mask", "strip_index", "strip_commit")
         m.d.comb += [
             arg_max.strip_valid.eq(self._mine(report, Destination.LOGITS)),

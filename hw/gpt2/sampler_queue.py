@@ -63,7 +63,7 @@ class SamplerQueue(wiring.Component):
                 "strip_mask": In(lanes),
                 "strip_index": In(16),
                 "strip_commit": In(1),
-                "ready_soon": Out(1),
+                "ready_soon": Out(1, init=1),
                 "overflow": Out(1),
                 "clear": In(1),
                 "take": In(1),
@@ -83,12 +83,15 @@ class SamplerQueue(wiring.Component):
         entry = data.StructLayout({"strip": 32 * lanes, "mask": lanes, "index": 16, "commit": 1})
         m.submodules.strips = strips = SyncFIFOBuffered(width=entry.size, depth=self.depth)
         taken = self.strip_valid & self.enable
+        level_after = Signal(range(self.depth + 2))
         m.d.comb += [
             strips.w_en.eq(taken),
             strips.w_data.eq(Cat(self.strip, self.strip_mask, self.strip_index, self.strip_commit)),
-            self.ready_soon.eq(strips.level + self.margin <= self.depth),
+            level_after.eq(strips.level + (taken & strips.w_rdy) - (strips.r_en & strips.r_rdy)),
             self.waiting.eq(strips.level != 0),
         ]
+        # a register, since the issue decision hangs on it
+        m.d.sync += self.ready_soon.eq(level_after + self.margin <= self.depth)
         with m.If(taken & ~strips.w_rdy):
             m.d.sync += self.overflow.eq(1)
 

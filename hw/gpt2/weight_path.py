@@ -6,8 +6,10 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.bus.slr_crossing import slr_crossing
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.tags import Stages
+from hw.numerics.pipeline import delayed
 
 __all__ = ["WeightPath", "patch_layout"]
 
@@ -59,10 +61,8 @@ class WeightPath(wiring.Component):
         cfg = self.config
         bits = cfg.tile * 16
         row, patch = self.row, self.patch
-        for i in range(Stages(cfg).lane - Stages(cfg).operand):
-            later = Signal(row.shape(), name=f"row_{i}", reset_less=True)
-            m.d.sync += later.eq(row)
-            row = later
+        row = delayed(m, row, Stages(cfg).lane - Stages(cfg).operand - cfg.slr_stages, "row")
+        row = slr_crossing(m, row, cfg.slr_stages, "row_slr")
         for i in range(Stages(cfg).lane):
             later = Signal(patch_layout(cfg), name=f"patch_{i}", reset_less=True)
             m.d.sync += later.eq(patch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, DomainRenamer, Module, Mux, Signal
+from amaranth.hdl import DomainRenamer, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -29,6 +29,18 @@ def sending_layout(entry_bits: int) -> data.StructLayout:
             "address": 16,
             "strips": 8,
             "port": 1,  # HELLO: the way that it goes
+        }
+    )
+
+
+def _ahead_layout(entry_bits: int) -> data.StructLayout:
+    """An entry between slot and use, with what is decoded of its header when it comes in."""
+    return data.StructLayout(
+        {
+            "entry": delivery_layout(entry_bits),
+            "first": 1,  # of its frame
+            "further": 1,  # the frame goes on to other boards
+            "ours": 1,  # it is of the run that lasted then
         }
     )
 
@@ -61,16 +73,17 @@ class RingNode(wiring.Component):
     ``send_valid``, ``send_ready``, ``send`` : entries of the core's frames, one frame after the other, ready/valid. A
         frame goes both ways as docs/ring.md says. Frames towards a dead port are dropped, but for HELLO, which waits.
         An ABORT may come in the middle of a frame, which then ends there and goes nowhere.
-    ``deliver_valid``, ``deliver_ready``, ``deliver`` : entries of frames of this run from the other boards; entries of
-        frames from both ports alternate, and one that is not taken may give way to one from the other port. Frames on
-        their way to further boards are copied to the other port at the same time. A frame that is broken off (its
-        channel goes down) has no last entry.
+    ``deliver_valid``, ``deliver_ready``, ``deliver`` : entries of frames of this run from the other boards,
+        ready/valid; entries of frames from both ports alternate. Entries on their way to further boards are copied to
+        the other port as they go into the delivery buffer (two entries). A frame that is broken off (its channel goes
+        down) has no last entry.
     ``up``, ``dead`` (bit per port), ``counters`` : of the ports.
     ``link_0_*``, ``link_1_*`` : clock domains are the parent's; ``up``, ``tx``, ``rx`` of each port.
 
     Clock domains: ``kernel``; ``link_0``, ``link_1`` (user clocks of the two Aurora cores).
-    Timing: an entry a cycle in from the core, one a cycle out to it, one a cycle through each way. A frame that
-    arrives while no run is active stays in its slot. It is never reset between runs.
+    Timing: an entry a cycle in from the core, one a cycle out to it, one a cycle through each way. ``deliver`` is a
+    register, and ``deliver_ready`` goes to registers alone; ``boards`` counts a cycle late. A frame that arrives while
+    no run is active stays in its slot. It is never reset between runs.
     """
 
     def __init__(self, entry_bits: int):
@@ -126,15 +139,15 @@ class RingNode(wiring.Component):
             with m.Elif(port.empty):
                 m.d.kernel += settled[p].eq(1)
         heads = [self._arrivals(m, p) for p in range(PORTS)]
-        passing = self._deliver(m, heads)
-        self._send(m, passing)
+        chosen, passing = self._choose(m, heads)
+        self._send(m, chosen, passing)
         return m
 
     def _arrivals(self, m: Module, p: int):
         """Frames that arrive at port p, entry by entry: (valid, entry, taken), where ``taken`` removes it."""
         port = self.ports[p]
         entry_beats = self.entry_bits // (8 * BEAT_BYTES)
-        layout = delivery_layout(self.entry_bits)
+        layout = _ahead_layout(self.entry_bits)
         ahead = SyncFIFO(width=layout.size, depth=READ_AHEAD)
         m.submodules[f"ahead_{p}"] = DomainRenamer("kernel")(ahead)
         header = port.header
@@ -142,7 +155,8 @@ class RingNode(wiring.Component):
         ours, hello = Signal(name=f"ours_{p}"), Signal(name=f"hello_{p}")
         greeted = Signal(name=f"greeted_{p}")  # this run's HELLO has come through this port
         take, drop, last = Signal(name=f"take_{p}"), Signal(name=f"drop_{p}"), Signal(name=f"last_{p}")
-        reading, read = Signal(name=f"reading_{p}"), Signal(layout, name=f"read_{p}")
+        reading, read = Signal(name=f"reading_{p}"), Signal(delivery_layout(self.entry_bits), name=f"read_{p}")
+        coming = Signal(layout, name=f"coming_{p}")
         m.d.comb += [
             entries.eq((header.beats + entry_beats - 1) >> (entry_beats - 1)),
             last.eq(index + 1 >= entries),
@@ -172,7 +186,12 @@ class RingNode(wiring.Component):
         m.d.comb += [
             port.read_entry.eq(index),
             port.pop.eq(drop | (take & last)),
-            ahead.w_data.eq(Cat(port.read_data, read.as_value()[self.entry_bits :])),
+            coming.entry.eq(read),
+            coming.entry.data.eq(port.read_data),
+            coming.first.eq(read.index == 0),
+            coming.further.eq(read.header.hops != 0),
+            coming.ours.eq(read.header.run == self.run),
+            ahead.w_data.eq(coming),
             ahead.w_en.eq(reading),
         ]
         m.d.kernel += [
@@ -186,32 +205,60 @@ class RingNode(wiring.Component):
         m.d.comb += ahead.r_en.eq(taken)
         return ahead.r_rdy, data.View(layout, ahead.r_data), taken
 
-    def _deliver(self, m: Module, heads) -> list[Signal]:
-        """One head after the other to the core, and on to the other port; returns whether a port's bus is taken."""
+    def _choose(self, m: Module, heads):
+        """One head after the other to the core, and on to the other port: (its entry, whether a port's bus is taken).
+
+        When ``active`` falls, all entries are taken and go nowhere, one a cycle: none is left when the next run begins.
+        """
         passing = [Signal(name=f"passing_{q}") for q in range(PORTS)]
         skip = [Signal(name=f"skip_transit_{q}") for q in range(PORTS)]
         able = [Signal(name=f"able_{p}") for p in range(PORTS)]
         chosen, before = Signal(), Signal()
-        ours = [self.active & (head.header.run == self.run) for _, head, _ in heads]
+        entry = Signal(delivery_layout(self.entry_bits), name="chosen_entry")
+        comes = Signal(name="comes")
+        room = self._deliver(m, comes, entry)
+        # A cycle late, which nothing notices: when a run begins no entry has come, when it ends none is wanted.
+        was_active = Signal()
+        m.d.kernel += was_active.eq(self.active)
+        ours = [was_active & head.ours for _, head, _ in heads]
         for p, (valid, head, _) in enumerate(heads):
             out = self.ports[1 - p]
-            further = head.header.hops != 0
-            m.d.comb += able[p].eq(valid & (~further | out.room_transit | skip[1 - p]))
+            m.d.comb += able[p].eq(valid & (~head.further | out.room_transit | skip[1 - p]))
         m.d.comb += chosen.eq(Mux(able[0] & able[1], ~before, able[1]))
         for p, (_, head, taken) in enumerate(heads):
             here = ours[p] & able[p]
             out = self.ports[1 - p]
             with m.If(chosen == p):
                 m.d.comb += [
-                    self.deliver.eq(head),
-                    self.deliver_valid.eq(here),
-                    taken.eq(able[p] & (~here | self.deliver_ready)),
-                    passing[1 - p].eq(taken & (head.header.hops != 0) & ~skip[1 - p]),
+                    entry.eq(head.entry),
+                    comes.eq(here),
+                    taken.eq(able[p] & (~here | room)),
+                    passing[1 - p].eq(taken & head.further & ~skip[1 - p]),
                 ]
                 with m.If(taken):
                     m.d.kernel += before.eq(p)
-            self._skip(m, skip[1 - p], out.dead, head.index == 0, taken, stale=~ours[p])
-        return passing
+            self._skip(m, skip[1 - p], out.dead, head.first, taken, stale=~ours[p])
+        return entry, passing
+
+    def _deliver(self, m: Module, comes: Signal, entry: Signal) -> Signal:
+        """The delivery buffer: ``entry`` goes in when it ``comes`` and there is room, which is returned.
+
+        The core's answer goes no further than to these registers: what it takes this cycle makes room in the next.
+        """
+        spare, spare_valid = Signal.like(entry, name="spare"), Signal(name="spare_valid")
+        valid, deliver = Signal(name="delivers"), Signal.like(entry, name="delivered")
+        m.d.comb += [self.deliver_valid.eq(valid & self.active), self.deliver.eq(deliver)]
+        with m.If(~self.active):
+            m.d.kernel += [valid.eq(0), spare_valid.eq(0)]
+        with m.Elif(self.deliver_ready | ~valid):
+            m.d.kernel += [valid.eq(comes | spare_valid), spare_valid.eq(0)]
+        with m.Else():
+            m.d.kernel += spare_valid.eq(comes | spare_valid)
+        with m.If(self.deliver_ready | ~valid):
+            m.d.kernel += deliver.eq(Mux(spare_valid, spare, entry))
+        with m.If(~spare_valid):
+            m.d.kernel += spare.eq(entry)
+        return ~spare_valid
 
     def _skip(self, m: Module, skip: Signal, dead, first, taken, stale=0) -> None:
         """``skip``: the frame goes nowhere, since the port is dead or was so in the course of the frame.
@@ -227,11 +274,11 @@ class RingNode(wiring.Component):
         with m.Elif(dead):
             m.d.kernel += broken.eq(1)
 
-    def _send(self, m: Module, passing: list[Signal]) -> None:
+    def _send(self, m: Module, head, passing: list[Signal]) -> None:
         """The core's frames into the local slots; passing frames into the transit slots go first."""
         send = self.send
-        half = (self.boards - 1) >> 1
-        even = ~self.boards[0]
+        half, even = Signal(3), Signal()
+        m.d.kernel += [half.eq((self.boards - 1) >> 1), even.eq(~self.boards[0])]
         turn = Signal()  # which way the farthest board of an even ring is reached
         numbered, index = Signal(), Signal(range(MAX_BEATS))
         reach = [Signal(4, name=f"reach_{p}") for p in range(PORTS)]
@@ -245,7 +292,7 @@ class RingNode(wiring.Component):
         with m.Else():
             m.d.comb += [reach[_RIGHT].eq(half + (even & ~turn)), reach[_LEFT].eq(half + (even & turn))]
         first = (index == 0) | (send.kind == FrameKind.ABORT)
-        head, ready = self.deliver, []
+        ready = []
         accepted = self.send_valid & self.send_ready
         for q, port in enumerate(self.ports):
             needed, skip = Signal(name=f"needed_{q}"), Signal(name=f"skip_local_{q}")

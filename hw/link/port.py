@@ -43,7 +43,8 @@ class LinkPort(wiring.Component):
     -------
     ``up`` : the channel is up and the port out of reset. ``dead`` : level, the channel is down, or no good frame has
         come for SILENCE link cycles.
-    ``room_local``, ``room_transit`` : a slot of that region is free; nothing is written or pushed without.
+    ``room_local``, ``room_transit`` : a slot of that region is free, registers; nothing is written or pushed without.
+        A slot that becomes free is seen a cycle later than by ``empty``.
     ``empty`` : the far end has taken every frame that was pushed.
     ``write``, ``write_transit``, ``write_entry``, ``write_data`` : an entry of the region's next frame. Entries may
         come in any order and over each other; the two regions' frames may be written in turns.
@@ -144,8 +145,11 @@ class LinkPort(wiring.Component):
         for region, name in ((LOCAL, "local"), (TRANSIT, "transit")):
             m.submodules[f"pushed_{name}"] = pushed = CrossingCount(_SLOT_BITS + 1, counts="kernel", shows="link")
             m.submodules[f"freed_{name}"] = freed = CrossingCount(_SLOT_BITS + 1, counts="link", shows="kernel")
+            used, room = Signal(_SLOT_BITS + 1, name=f"used_{name}"), Signal(name=f"has_room_{name}")
+            m.d.kernel += room.eq(Mux(pushed.increment, used != SLOTS - 1, used != SLOTS))
             m.d.comb += [
-                rooms[region].eq(out_of_reset & ((pushed.count - freed.seen)[: _SLOT_BITS + 1] != SLOTS)),
+                used.eq(pushed.count - freed.seen),
+                rooms[region].eq(out_of_reset & room),
                 pushed.increment.eq(self.push & (self.push_transit == region) & rooms[region]),
                 transmitter.pushed[region].eq(pushed.seen),
                 freed.increment.eq(transmitter.freed_slot[region]),
@@ -182,7 +186,7 @@ class LinkPort(wiring.Component):
         m.submodules.popped = popped = CrossingCount(8, counts="kernel", shows="link")
         entry_beats = self.entry_bits // _BEAT_BITS
         part_bits = ceil_log2(entry_beats)
-        oldest, valid = Signal(8), Signal()
+        oldest, following, valid = Signal(8), Signal(8), Signal()
         m.d.comb += [
             write.addr.eq(receiver.data_address >> part_bits),
             write.data.eq(receiver.data.replicate(entry_beats)),
@@ -193,12 +197,13 @@ class LinkPort(wiring.Component):
             arrived.increment.eq(receiver.take),
             receiver.freed.eq(popped.seen),
             popped.increment.eq(self.pop & self.frame_valid),
-            oldest.eq(popped.count + popped.increment),
+            following.eq(popped.count + 1),
+            oldest.eq(Mux(popped.increment, following, popped.count)),
             read_header.addr.eq(oldest),
             read.addr.eq(Cat(self.read_entry, popped.count[:_SLOT_BITS])),
             self.frame_valid.eq(valid & out_of_reset),
             self.header.eq(read_header.data),
             self.read_data.eq(read.data),
         ]
-        m.d.kernel += valid.eq(arrived.seen != oldest)
+        m.d.kernel += valid.eq(Mux(popped.increment, arrived.seen != following, arrived.seen != popped.count))
         return m

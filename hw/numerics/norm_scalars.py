@@ -201,18 +201,20 @@ class NormScalars(wiring.Component):
             product.b.eq(mean),
         ]
 
-        # operands of the two divisions, normalised to the width of the divider
+        # operands of the two divisions, normalised to the width of the divider: the sum in two pieces
         held = Signal(len(magnitude) + len(self.count) + 1, reset_less=True)
         with m.If(accepted):
             m.d.sync += held.eq(Cat(magnitude, self.sum1[-1], self.count))
-        sum1_normal, sum1_places = normalised(m, Cat(held[:55], Const(0, 1)), "sum1")
+        upper, upper_places = normalised(m, Cat(held[:55], Const(0, 1)), "sum1_upper", (32, 16, 8))
+        sum1_normal, lower_places = normalised(m, registered(m, upper, "sum1_part"), "sum1_lower", (4, 2, 1))
+        sum1_places = lower_places | registered(m, upper_places, "sum1_part_places")
         count_normal, count_places = normalised(m, held[56:], "count")
         sum1_top = registered(m, sum1_normal, "sum1_top")
         count_top = Cat(Const(0, 56 - 13), registered(m, count_normal, "count_top"))
         mean_sign = registered(m, held[55], "mean_sign")
         mean_exponent = registered(m, FP32_BIAS + 32 - 13 - sum1_places + count_places, "mean_exponent")
         r_exponent = registered(m, FP32_BIAS - 32 + 13 - count_places, "r_exponent")
-        mean_divide = delayed(m, accepted, 2, "mean_divide")
+        mean_divide = delayed(m, accepted, 3, "mean_divide")
         mean_magnitude = quotient_to_fp32(divider.quotient, divider.rest, mean_exponent)
 
         # A shifted left by an even number of places, two of six steps a cycle

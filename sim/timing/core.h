@@ -56,16 +56,16 @@ public:
         const bool run = state == State::RUN, fire = issued_.stall < 0;
         const bool best = now == token_at_, decided = ring ? ring->peers.decided() : best;
         const bool row_valid = ports_.row_valid(), popped = ports_.row_popped(), read_ready = ports_.read_ready();
-        const uint32_t outstanding = ports_.writes_outstanding();
+        const bool unanswered = ports_.writes_unanswered();
         const bool writing = kv_.writing() || logits_.busy() || (ring && !ring->outbox.idle());
-        const bool drained =
-            quiet_ == sizes_.quiet_cycles && !writing && !ports_.rows_outstanding() && !outstanding;
+        const bool drained = drained_;
+        drained_ = quiet_ == sizes_.quiet_cycles && !writing && !ports_.rows_outstanding() && !unanswered;
         const bool joined = !ring || ring->peers.joined;
 
         const WriteCommand kv_command = kv_.command(), logits_command = logits_.command();
         const bool kv_turn = arbiter_.urgent(kv_command.valid);
         WriteCommand write = kv_turn ? kv_command : logits_command;
-        const bool write_ready = !write.valid || ports_.write_ready(write.channels);
+        const bool write_ready = ports_.write_ready();
         write.valid &= write_ready;
         arbiter_.clock(kv_turn, logits_command.valid, write_ready);
 
@@ -74,7 +74,7 @@ public:
         ports_.core_clock(reader_.pending && run && read_ready, reader_.row, reader_.beats, row_take, write);
         const uint32_t read = reader_.steps;
         reader_.clock(reading, now);
-        kv_.clock(kv_turn && write.valid, outstanding, now);
+        kv_.clock(kv_turn && write.valid, unanswered, now);
         logits_.clock(!kv_turn && write_ready, now);
         const Fetch::Result fetched = fetch_.clock(run, joined, read, taken_, decided);
         if (fire) begin(issued_);
@@ -88,8 +88,8 @@ public:
         }
         if (run && fetched.finish) state = State::DRAIN;
         if (!run) {
-            drained_ = drained ? drained_ + 1 : 0;
-            if (drained_ == sizes_.drain_cycles) state = State::RESET;
+            drain_ = drained ? drain_ + 1 : 0;
+            if (drain_ == sizes_.drain_cycles) state = State::RESET;
         }
     }
 
@@ -181,8 +181,8 @@ private:
     WriteArbiter arbiter_;
     Issued issued_;
     Queue<uint64_t> storing_;  // cycles in which own strips go to the activation memory
-    bool at_issue_ = false, taken_ = false;
-    uint32_t tokens_valid_, reset_left_, quiet_ = 0, drained_ = 0;
+    bool at_issue_ = false, taken_ = false, drained_ = false;
+    uint32_t tokens_valid_, reset_left_, quiet_ = 0, drain_ = 0;
     uint64_t token_at_ = ~0ull;
 };
 

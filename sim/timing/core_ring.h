@@ -25,8 +25,8 @@ public:
     template <class Arrive>
     void clock(uint64_t now, bool run, bool storing, Peers::Own own, Arrive arrive) {
         const Node::View view = node.look(run);
-        const Entry entry = view.deliver_valid ? node.head(view) : Entry{};
-        const bool ready = view.deliver_valid && run && peers.ready(entry, own, !storing);
+        const Entry entry = node.delivered() ? *node.delivered() : Entry{};
+        const bool ready = node.delivered() && run && peers.ready(entry, own, !storing);
         const uint32_t hello = peers.hello(run) & node.up();
         const Outbox::Offer offer = outbox.offer(hello);
         const bool sent = node.clock(view, ready, offer, run, peers.joined);
@@ -37,7 +37,7 @@ public:
         peers.clock(ready ? &entry : nullptr, own, told, cleared);
         if (own.sums) outbox.sums();
         if (own.best) outbox.best();
-        outbox.clock(offer, sent, now);
+        outbox.clock(offer, sent, hello, now);
         for (RingPort& port : node.ports) port.kernel_clock();
     }
 

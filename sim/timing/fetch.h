@@ -63,7 +63,7 @@ public:
                 break;
             case ADDRESS: state_ = DECODE; break;
             case DECODE:
-                if (run) decode(was_valid && !work_take);
+                if (run) decode(was_valid);
                 break;
             case WAIT:
                 if (token_valid) row_ = 0, state_ = DECIDED;

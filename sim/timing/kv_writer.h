@@ -37,8 +37,8 @@ public:
         return out;
     }
 
-    // `taken`: the command of this cycle was taken; `outstanding`: writes not answered, all channels.
-    void clock(bool taken, uint32_t outstanding, uint64_t now) {
+    // `taken`: the command of this cycle was taken; `unanswered`: some writes are not answered.
+    void clock(bool taken, bool unanswered, uint64_t now) {
         if (state_ == IDLE && waiting_.empty() && commits_.empty()) return;
         const bool start = state_ == IDLE && !waiting_.empty();
         switch (state_) {
@@ -61,7 +61,7 @@ public:
                 if (taken) written(now);
                 break;
             case ANSWERS:
-                if (outstanding) break;
+                if (unanswered) break;
                 ++committed, state_ = IDLE;
                 record_.event(UNIT_KV_WRITER, 1, now_.layer, began_, now + 1);
                 break;

@@ -54,13 +54,8 @@ public:
     bool row_valid() const { return joined_ != taken_; }
     bool row_popped() const { return takes_[take_at_]; }
     uint64_t rows_outstanding() const { return rows_outstanding_; }
-    uint32_t writes_outstanding() const { return writes_outstanding_; }
-    bool write_ready(uint32_t mask) const {
-        if (!writes_outstanding_) return true;
-        for (uint32_t c = 0; c < sizes_.channels; ++c)
-            if (mask >> c & 1 && channels_[c].writes_outstanding == sizes_.writes) return false;
-        return true;
-    }
+    bool writes_unanswered() const { return writes_unanswered_; }
+    bool write_ready() const { return write_ready_; }
 
     // What the core's clock samples of the port clock's registers: before an edge that both have, else at the core's.
     void sample() {
@@ -92,6 +87,9 @@ public:
         taken_ += row_take;
         takes_[take_at_] = row_take;
         take_at_ = take_at_ + 1 == takes_.size() ? 0 : take_at_ + 1;
+        // counts and room as they were before this edge, and the write of this cycle
+        writes_unanswered_ = writes_outstanding_ || write.valid;
+        write_ready_ = true;
         if (writes_outstanding_) answers();
         if (write.valid) accept(write);
     }
@@ -159,6 +157,7 @@ private:
         for (uint32_t c = 0; c < sizes_.channels; ++c) {
             ChannelPort& channel = channels_[c];
             if (!channel.writes_outstanding) continue;
+            write_ready_ &= channel.writes_outstanding + 2 <= sizes_.writes;
             if (channel.answers_taken != channel.answers_seen.value)
                 ++channel.answers_taken, --channel.writes_outstanding, --writes_outstanding_;
             channel.answers_seen.clock(channel.answers_sampled);
@@ -191,6 +190,7 @@ private:
     Synchronized commands_free_, commands_shown_;
     uint64_t joined_ = 0, taken_ = 0, rows_outstanding_ = 0;
     uint32_t writes_outstanding_ = 0;
+    bool writes_unanswered_ = false, write_ready_ = true;
 };
 
 }  // namespace timing

@@ -19,7 +19,7 @@ public:
 
     // What a cycle's registers say.
     struct View {
-        bool deliver_valid = false;      // a head can be taken
+        bool valid = false;              // a head can be taken
         bool skip[2] = {false, false};   // ... of that port: it does not go further
         int chosen = 0;
     };
@@ -34,16 +34,18 @@ public:
             able[p] = !ahead_[p].empty() && (!further || ports[1 - p].room(TRANSIT));
         }
         view.chosen = able[0] && able[1] ? !before_ : able[1];
-        view.deliver_valid = able[view.chosen];
+        view.valid = able[view.chosen];
         return view;
     }
-    const Entry& head(const View& view) const { return ahead_[view.chosen].front(); }
+
+    // The entry that is delivered to the core, or null.
+    const Entry* delivered() const { return delivery_.empty() ? nullptr : &delivery_.front(); }
 
     // One cycle; `ready`: the core takes the delivered entry; while it takes no part in a run nothing waits for it.
     // Returns whether the core's frame can be taken.
     bool clock(const View& view, bool ready, const Outbox::Offer& offer, bool active, bool joined) {
         const int p = view.chosen;
-        const bool taken = view.deliver_valid && (ready || !active);
+        const bool taken = view.valid && (delivery_.size() < DELIVERY || !active);
         const int passing = taken && head(view).frame.hops && !view.skip[p] ? 1 - p : -1;
         const bool sent = send(offer, passing, active);
         if (passing >= 0 && head(view).last) {
@@ -51,6 +53,9 @@ public:
             --frame.hops;
             ports[passing].push(TRANSIT, frame);
         }
+        if (ready) delivery_.pop();
+        if (active && taken) delivery_.push(head(view));
+        while (!active && !delivery_.empty()) delivery_.pop();
         const bool open = joined && settled_[0] && settled_[1];
         for (int q = 0; q < 2; ++q) {
             fetch(q, taken && p == q, active, open);
@@ -61,6 +66,10 @@ public:
     }
 
 private:
+    static constexpr size_t DELIVERY = 2;  // entries between a head and the core
+
+    const Entry& head(const View& view) const { return ahead_[view.chosen].front(); }
+
     // Whether the core's entry is taken; frames of which it is the last go into the ports' slots.
     bool send(const Outbox::Offer& offer, int passing, bool active) {
         if (!active) turn_ = false;
@@ -108,7 +117,7 @@ private:
 
     const RingSizes& sizes_;
     const uint32_t board_;
-    Queue<Entry> ahead_[2];
+    Queue<Entry> ahead_[2], delivery_;
     Entry read_[2];
     bool reading_[2] = {false, false}, greeted_[2] = {false, false};
     bool settled_[2] = {false, false}, broken_[2] = {false, false};

@@ -26,22 +26,25 @@ public:
 
     // `hello`: bit per port through which a HELLO is to go.
     Offer offer(uint32_t hello) const {
-        if (!inside_ && hello) return single(FRAME_HELLO, hello & 1 ? 0 : 1);
-        if (!inside_ && sums_) return single(FRAME_SUMS, 0);
-        if (!inside_ && best_) return single(FRAME_BEST, 0);
-        return entry_;
+        if (kind_ == FRAME_STRIPS) return entry_;
+        Offer out = single(kind_, kind_ == FRAME_HELLO ? port_ : 0);
+        out.valid = kind_ != FRAME_HELLO || (hello >> port_ & 1);
+        return out;
     }
 
-    // One cycle in which `offered` was shown; `taken`: by the node.
-    void clock(const Offer& offered, bool ready, uint64_t now) {
-        const int kind = offered.entry.frame.kind;
-        const bool strips = kind == FRAME_STRIPS || !offered.valid, taken = offered.valid && ready;
+    // One cycle in which `offered` was shown with `hello`; `ready`: the node takes it.
+    void clock(const Offer& offered, bool ready, uint32_t hello, uint64_t now) {
+        const int kind = kind_;
+        const bool strips = kind == FRAME_STRIPS, taken = offered.valid && ready;
         if (taken && kind == FRAME_SUMS) sums_ = false;
         if (taken && kind == FRAME_BEST) best_ = false;
         if (taken && kind == FRAME_STRIPS) inside_ = !offered.entry.last;
         pack(strips && ready, now);
         sums_ |= sums_strobe_, best_ |= best_strobe_;
         sums_strobe_ = best_strobe_ = false;
+        if (taken && kind == FRAME_HELLO) hello &= ~(1u << port_);
+        port_ = hello & 1 ? 0 : 1;
+        kind_ = inside_ ? FRAME_STRIPS : hello ? FRAME_HELLO : sums_ ? FRAME_SUMS : best_ ? FRAME_BEST : FRAME_STRIPS;
     }
 
 private:
@@ -88,6 +91,7 @@ private:
     Offer entry_;
     uint32_t first_ = 0, count_ = 0;
     bool shown_ = false, open_ = false, inside_ = false;
+    int kind_ = FRAME_STRIPS, port_ = 0;  // of the frame that is offered
     bool sums_ = false, best_ = false, sums_strobe_ = false, best_strobe_ = false;
 };
 

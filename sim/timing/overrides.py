@@ -9,11 +9,16 @@ from typing import TypeVar
 from sim.timing.hardware import Sizes
 from sim.timing.ring_hardware import RingSizes
 
-__all__ = ["TimingOverrides"]
+__all__ = ["CHANGEABLE", "TimingOverrides"]
 
 _AnySizes = TypeVar("_AnySizes", Sizes, RingSizes)
 _CORE = frozenset(field.name for field in dataclasses.fields(Sizes))
 _RING = frozenset(field.name for field in dataclasses.fields(RingSizes)) - _CORE
+_OF_PROGRAM = frozenset(
+    ("tile", "lanes", "rows", "channels", "channels_per_lane", "port_bytes", "strips_per_word", "strips_per_row")
+)
+CHANGEABLE = tuple(field.name for field in dataclasses.fields(Sizes) if field.name not in _OF_PROGRAM)
+"""Sizes, stages and latencies that a program is not compiled for: it stays legal if they differ."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +30,21 @@ class TimingOverrides:
     fifo_words : int, optional
         Rows of the read FIFOs; None for the hardware's.
     extra_cycles : mapping from str to int
-        What the named sizes, stages and latencies of ``sim.timing.hardware.Sizes`` have more than the hardware, in a
-        ring those of ``sim.timing.ring_hardware.RingSizes``, too.
+        What the named sizes, stages and latencies have more than the hardware: those of ``CHANGEABLE``, in a ring those
+        of ``sim.timing.ring_hardware.RingSizes``, too.
+
+    Raises ValueError for a size that programs are compiled for.
     """
 
     fifo_words: int | None = None
     extra_cycles: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fixed = sorted(_OF_PROGRAM & set(self.extra_cycles))
+        if fixed:
+            raise ValueError(
+                f"programs are compiled for a core's {', '.join(fixed)}; can differ: {', '.join(CHANGEABLE)}"
+            )
 
     def apply(self, sizes: Sizes) -> Sizes:
         """The sizes with these departures. Raises ValueError for a name that ``Sizes`` does not have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from hw.board.board_model import BANK_BYTES
 from hw.board.gpt2_map import row_register
 from hw.board.program import Program
-from hw.gpt2.isa import ACCESS_FIELDS, FIELDS, Access, Instruction
+from hw.gpt2.config import CoreConfig
+from hw.gpt2.isa import ACCESS_FIELDS, FIELDS, Access, Instruction, Op
+from hw.gpt2.legality import check_program
 from sim.devices.memory_config import DeviceTiming
 from sim.timing.hardware import MAX_ROWS, REGISTERS, ROW_FIELDS, STOP_IDS, core_sizes, size_words
 from sim.timing.overrides import TimingOverrides
@@ -20,6 +22,9 @@ from sim.timing.result import TimingResult
 from sim.timing.run_start import RunStart
 
 __all__ = ["Outcome", "TimingError", "complaint", "new_board"]
+
+_SIZE_RULES = ("section 2", "section 5", "rule 1", "rule 2", "rule 7")
+"""Rules of docs/core.md and docs/ring.md that say what fits a core."""
 
 
 class TimingError(RuntimeError):
@@ -58,9 +63,13 @@ def new_board(
     if start.batch and (config.rows == 1 or max(start.requests) >= config.rows):
         raise ValueError(f"core {config.name!r} has no batch of rows {sorted(start.requests)}: it has {config.rows}")
     values = {**program.registers, **registers, **start.registers()}
+    code = [Instruction.decode(word) for word in program.instructions]
+    if wrong := list(_beyond(code, values, config)):
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise ValueError(f"program does not fit core {config.name!r}: {wrong[0]}{more}")
     sizes = size_words(overrides.apply(core_sizes(config)))
     cfg = np.array([*(values[name] for name in REGISTERS), *_row_values(values)], np.int64)
-    instructions = _fields([Instruction.decode(word) for word in program.instructions], tuple(FIELDS), np.int32)
+    instructions = _fields(code, tuple(FIELDS), np.int32)
     descriptors = _fields([Access.decode(word) for word in program.descriptors], tuple(ACCESS_FIELDS), np.int64)
     known = [start.requests[row].tokens if row in start.requests else () for row in range(MAX_ROWS)]
     tokens = np.array([token for own in known for token in own], np.int64)
@@ -74,6 +83,15 @@ def new_board(
         *(ctypes.byref(parameters), memory.seed, offsets.ctypes.data),
     )
     return int(board)
+
+
+def _beyond(code: Sequence[Instruction], registers: Mapping[str, int], config: CoreConfig) -> Iterator[str]:
+    """What would lie outside the tables of the model; other programs that are not legal come to no end at worst."""
+    yield from (line for line in check_program(code, registers, config) if line.split(": ")[1] in _SIZE_RULES)
+    for index, one in enumerate(code):
+        if one.op == Op.GATHER and one.dst + one.strips > config.new_key_base:
+            end = one.dst + one.strips
+            yield f"instruction {index} (GATHER): strips end at {end}, activation memory at {config.new_key_base}"
 
 
 def complaint(outcome: Outcome, result: TimingResult, max_cycles: int, no_progress_cycles: int) -> str:

@@ -39,7 +39,7 @@ public:
 
     // Core's side: outputs of a cycle, all from registers.
     bool up() const { return !reset_.kernel; }
-    bool room(Region region) const { return up() && pushed_[region] - freed_seen_[region].value < sizes_.slots; }
+    bool room(Region region) const { return up() && room_[region]; }
     // The far end has taken every frame.
     bool empty() const {
         return pushed_[LOCAL] == freed_seen_[LOCAL].value && pushed_[TRANSIT] == freed_seen_[TRANSIT].value;
@@ -61,12 +61,16 @@ public:
     }
 
     void kernel_clock() {
+        const bool in_reset = reset_.kernel;
         reset_.kernel_clock();
         popped_ += popping_;
         frame_valid_ = arrived_seen_.value != popped_;
         arrived_seen_.clock(arrived_sampled_);
-        for (Region region : {LOCAL, TRANSIT}) freed_seen_[region].clock(freed_sampled_[region]);
         if (pushing_) headers_[push_region_][pushed_[push_region_]++ % sizes_.slots] = push_frame_;
+        for (Region region : {LOCAL, TRANSIT}) {
+            room_[region] = !in_reset && pushed_[region] - freed_seen_[region].value < sizes_.slots;
+            freed_seen_[region].clock(freed_sampled_[region]);
+        }
         pushing_ = popping_ = false;
     }
 
@@ -101,6 +105,7 @@ private:
     uint64_t pushed_[2] = {0, 0}, popped_ = 0, arrived_ = 0;
     uint64_t freed_sampled_[2] = {0, 0}, arrived_sampled_ = 0;
     Synchronized pushed_seen_[2], popped_seen_, freed_seen_[2], arrived_seen_;
+    bool room_[2] = {false, false};
     bool frame_valid_ = false, pushing_ = false, popping_ = false;
     Region push_region_ = LOCAL;
     Frame push_frame_;

@@ -7,8 +7,8 @@ import dataclasses
 from hw.gpt2.config import CoreConfig
 from sim.devices.hbm_timing import HbmTiming
 from sim.devices.memory_config import DeviceTiming
-from sim.timing.hardware import Sizes, core_sizes
-from sim.timing.overrides import TimingOverrides
+from sim.timing.hardware import core_sizes
+from sim.timing.overrides import CHANGEABLE, TimingOverrides
 
 __all__ = ["TWINS", "Twin"]
 
@@ -18,8 +18,8 @@ TWINS = ("fifo_words=128", "refresh=off", "accumulator_latency=+4")
 
 @dataclasses.dataclass(frozen=True)
 class Twin:
-    """A change of the timing model alone: fifo_words=N, refresh=off, or STAGE=+N for a size, stage or latency of
-    ``sim.timing.hardware.Sizes`` that is N more.
+    """A change of the timing model alone: fifo_words=N, refresh=off, or STAGE=+N for a size, stage or latency that
+    is N more, of those that programs are not compiled for.
 
     ``name`` is the text that :meth:`parse` read.
     """
@@ -36,11 +36,10 @@ class Twin:
             return cls(text, TimingOverrides(), refresh=False)
         if name == "fifo_words" and value.isdecimal():
             return cls(text, TimingOverrides(fifo_words=int(value)))
-        known = [field.name for field in dataclasses.fields(Sizes)]
-        if name in known and value.startswith("+") and value[1:].isdecimal():
+        if name in CHANGEABLE and value.startswith("+") and value[1:].isdecimal():
             return cls(text, TimingOverrides(extra_cycles={name: int(value[1:])}))
         raise ValueError(
-            f"cannot change {text!r}; use fifo_words=N, refresh=off or STAGE=+N, STAGE one of {', '.join(known)}"
+            f"cannot change {text!r}; use fifo_words=N, refresh=off or STAGE=+N, STAGE one of {', '.join(CHANGEABLE)}"
         )
 
     def memory(self, memory: DeviceTiming) -> DeviceTiming:

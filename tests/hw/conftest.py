@@ -55,7 +55,7 @@ def mutant():
     def load(module, before, after):
         path = pathlib.Path(importlib.util.find_spec(module).origin)
         text = patched_text(Fault("mutant", module, before, after, "", ""), path.read_text())
-        contents = {"__name__": f"mutant of {module}"}
+        contents = {"__name__": f"mutant of {module}", "__package__": module.rpartition(".")[0]}
         exec(compile(text, str(path), "exec"), contents)
         return contents
 

@@ -132,18 +132,20 @@ async def writes_then_reads(dut, memory_pause, port_ps):
     want = [bytearray(row_of(rams, row)) for row in range(16)]
     for _ in range(80):
         row, channels = rng.randrange(16), rng.getrandbits(CHANNELS)
-        data, strobe = rng.randbytes(CHANNELS * BYTES), rng.getrandbits(CHANNELS * BYTES)
+        word, values, spread = rng.randbytes(BYTES), rng.randbytes(2 * CHANNELS), rng.getrandbits(1)
+        strobe = rng.getrandbits(BYTES)
         dut.write_valid.value, dut.write_row.value, dut.write_channels.value = 1, row, channels
-        dut.write_data.value, dut.write_strobe.value = int.from_bytes(data, "little"), strobe
+        dut.write_word.value, dut.write_strobe.value = int.from_bytes(word, "little"), strobe
+        dut.write_values.value, dut.write_spread.value = int.from_bytes(values, "little"), spread
         await taken(dut, dut.write_ready)
         dut.write_valid.value = 0
-        for i in range(CHANNELS * BYTES):
-            if channels >> i // BYTES & 1 and strobe >> i & 1:
-                want[row][i] = data[i]
+        for c, i in itertools.product(range(CHANNELS), range(BYTES)):
+            if channels >> c & 1 and strobe >> i & 1:
+                want[row][c * BYTES + i] = values[2 * c + i % 2] if spread else word[i]
         if rng.random() < 0.3:
             await RisingEdge(dut.clk)
     await RisingEdge(dut.clk)
-    await idle(dut, dut.writes_outstanding)
+    await idle(dut, dut.writes_unanswered)
     credit = [FIFO_WORDS]
     cocotb.start_soon(issue_reads(dut, [(0, 16)], credit))
     assert await take_rows(dut, 16, credit, rng, 0.0) == [bytes(row) for row in want]

@@ -40,7 +40,7 @@ class AxiMemory:
         self.data = collections.deque()
         self.bad_address = None  # a read or write of the beat at this byte address is answered with SLVERR
         self.held = {}
-        self.beats = 0
+        self.beats = self.answered = 0  # beats of reads delivered, writes answered
         self.burst_lengths = []
 
     def fill(self, make_word):
@@ -109,6 +109,7 @@ class AxiMemory:
                     self.reads.popleft()
             if b:
                 self.answers.popleft()
+                self.answered += 1
             if ar and ar_go:
                 self._take_read(ar_at, ar_len, ar_size, ar_burst)
             if aw and aw_go:

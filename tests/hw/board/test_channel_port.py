@@ -227,7 +227,16 @@ def write_traffic(axi_memory, clocks, seed, memory_pause, issue_pause):
         await ctx.tick().until(dut.writes_outstanding == 0)
         assert memory.memory == want, "all writes are in memory once none is outstanding"
 
-    simulate(dut, memory, clocks, issue)
+    async def count(ctx):
+        unanswered = 0
+        while True:
+            *_, outstanding, room, valid, ready, answered = await ctx.tick().sample(
+                dut.writes_outstanding, dut.write_room, dut.write_valid, dut.write_ready, dut.write_answered
+            )
+            assert outstanding == unanswered and ready == (unanswered < 32) and room == (unanswered <= 30)
+            unanswered += (valid and ready) - answered
+
+    simulate(dut, memory, clocks, issue, count)
 
 
 @pytest.mark.parametrize("memory_pause", [0.0, 0.4])
@@ -274,8 +283,8 @@ def test_a_write_error_is_a_strobe_for_each_bad_write(axi_memory, clocks):
         ((256, 16), "fifo_words must be a power of two and at least 32"),
         ((256, 48), "fifo_words must be a power of two and at least 32 .*, got 48"),
         ((256, 64, 34, 0), "bursts must be 1 to 64, got 0"),
-        ((256, 64, 34, 32, 128), "writes must be a power of two, 1 to 64, got 128"),
-        ((256, 64, 34, 32, 12), "writes must be a power of two, 1 to 64, got 12"),
+        ((256, 64, 34, 32, 128), "writes must be a power of two, 2 to 64, got 128"),
+        ((256, 64, 34, 32, 12), "writes must be a power of two, 2 to 64, got 12"),
     ],
 )
 def test_refuses_sizes(monkeypatch, arguments, text):

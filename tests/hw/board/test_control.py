@@ -166,12 +166,11 @@ def check_counters(run):
         want = dict.fromkeys(STALL_CAUSES, 0) | {"tiles": 0}
         await host.start()
         ctx.set(core.drained, 0)
-        start = None
         for cycle in range(200):  # the first cycles of RUN went by in the write response
             cause = cycle * 7 % len(STALL_CAUSES)
             ctx.set(core.tile, cycle % 3 == 0)
             ctx.set(core.stall, cause)
-            if start is None:
+            if cycle == 1:  # what was before cycle 0 is counted now
                 start = {name: ctx.get(host.control._values[n]) for name, n in names().items()}
             want["tiles" if cycle % 3 == 0 else STALL_CAUSES[cause]] += 1
             if cycle == 199:

@@ -72,7 +72,7 @@ class MemoryPath(wiring.Component):
             self.reader.row_pop.eq(self.ports.row_popped),
             self.ports.row_take.eq(self.take | flush(self.reader.run, self.ports.row_valid)),
             self.reader.committed.eq(self.kv.committed),
-            self.kv.writes_outstanding.eq(self.ports.writes_outstanding),
+            self.kv.writes_unanswered.eq(self.ports.writes_unanswered),
         ]
         m.submodules.inner = ResetInserter(self.reset)(inner)
         return m
@@ -231,7 +231,7 @@ class Bench:
         dut = self.dut
         ctx.set(dut.reader.run, 0)
         waits = (
-            (dut.ports.rows_outstanding != 0) | (dut.ports.writes_outstanding != 0)
+            (dut.ports.rows_outstanding != 0) | dut.ports.writes_unanswered
             | dut.kv.busy_keys | dut.kv.busy_values | dut.logits.busy
         )  # fmt: skip
         await ctx.tick()

@@ -15,7 +15,7 @@ from sim.rtl.pysim import run_testbench
 CONFIG = CoreConfig(name="16x2", tile=16, lanes=2, channels=2, port_bits=256, context=64, fifo_words=32)
 SEED = 12
 COUNT = 60  # commands of each writer
-FIELDS = ("write_row", "write_channels", "write_data", "write_strobe")
+FIELDS = ("write_row", "write_channels", "write_word", "write_spread", "write_values", "write_strobe")
 
 
 class Chain(wiring.Component):

@@ -56,8 +56,10 @@ def test_another_format_is_refused(old, new, words):
 
 
 def test_unknown_core_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"16x4, 16x4r2, 16x4r4, .*64x16, 64x16r2, 64x16r4"):
-        core_config("8x8")
+    known = r"16x4, 16x4r2, 16x4r4, 16x4i8, 16x4r2i8, 16x4r4i8, 64x16, .*64x16i8, 64x16r2i8, 64x16r4i8"
+    for unknown in ("8x8", "8x8i8", "16x4i8r2"):
+        with pytest.raises(ConfigError, match=f"unknown core '{unknown}'; known cores: {known}"):
+            core_config(unknown)
 
 
 def test_rows_are_told_by_the_name_or_beside_it():
@@ -72,7 +74,18 @@ def test_rows_are_told_by_the_name_or_beside_it():
         core_config("16x4", 3)
 
 
-def test_int8_weights_are_told_beside_the_name():
+def test_int8_weights_are_told_by_the_name_or_beside_it():
+    for base in ("16x4", "64x16"):
+        for rows, name in ((1, f"{base}i8"), (2, f"{base}r2i8"), (4, f"{base}r4i8")):
+            config = core_config(name)
+            assert config == core_config(base, rows, "int8") == CORE_CONFIGS[name]
+            assert config == dataclasses.replace(core_config(base, rows), name=name, weights="int8")
+            assert config.has_ring == (rows == 1)
+    with pytest.raises(ConfigError, match="fp16 or int8, got 'int4'"):
+        core_config("16x4", weights="int4")
+
+
+def test_int8_weights_need_their_own_programs():
     config = core_config("16x4", 2, "int8")
     assert (config.name, config.rows, config.weights, config.mm_strips) == ("16x4r2i8", 2, "int8", 2)
     assert CoreConfig.from_json(config.to_json()) == config

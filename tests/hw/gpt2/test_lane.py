@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.gpt2.config import core_config
 from hw.gpt2.lane import Lane, lane_module
+from hw.gpt2.lane_int8 import make_lane
 from hw.gpt2.tags import ParamKind, Stages
 from hw.numerics.convert import fp16_to_fp32, fp32_to_fp16
 from hw.numerics.dot import dot_tile
@@ -165,10 +166,15 @@ def last_outputs(component, changed):
     return {name: np.atleast_1d(values[-1]).tolist() for name, values in out.items()}
 
 
-def test_outputs_come_from_registers():
+@pytest.mark.parametrize("core", ["16x4", "16x4i8"])
+def test_outputs_come_from_registers(core):
     """Whoever compiles the lane apart (sim.rtl.hierarchy) relies on it."""
-    assert last_outputs(Lane(CONFIG), False) == last_outputs(Lane(CONFIG), True)
-    assert last_outputs(Through(), False) != last_outputs(Through(), True)  # twin
+    config = core_config(core)
+    assert last_outputs(make_lane(config), False) == last_outputs(make_lane(config), True)
+
+
+def test_twin_an_output_that_is_no_register_is_noticed():
+    assert last_outputs(Through(), False) != last_outputs(Through(), True)
 
 
 def test_module_name_is_an_identifier():

@@ -55,16 +55,19 @@ class Bench:
         dut, config = self.dut, self.config
         while True:
             ctx.set(dut.write_ready, self.rng.random() >= self.ready_pause)
-            *_, valid, ready, row, channels, data, strobe = await ctx.tick().sample(
-                dut.write_valid, dut.write_ready, dut.write_row, dut.write_channels, dut.write_data, dut.write_strobe
-            )
+            *_, valid, ready, row, channels, word, spread, strobe = await ctx.tick().sample(
+                dut.write_valid, dut.write_ready, dut.write_row, dut.write_channels, dut.write_word, dut.write_spread,
+                dut.write_strobe,
+            )  # fmt: skip
             if not (valid and ready):
                 continue
             self.writes += 1
+            assert not spread, "logits are no strip of values"
             for byte in range(config.channels * config.port_bytes):
                 channel, at = divmod(byte, config.port_bytes)
-                if channels >> channel & 1 and strobe >> byte & 1:
-                    self.row(self.got, channel, row)[at] = data >> (8 * byte) & 0xFF
+                part = channel % config.channels_per_lane
+                if channels >> channel & 1 and strobe >> at & 1:
+                    self.row(self.got, channel, row)[at] = word >> 8 * (part * config.port_bytes + at) & 0xFF
 
     async def drain_unit(self, ctx):
         """Sends up to ``margin`` strips on each sight of ``ready_soon``, as a sequencer with strips under way does."""

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hw.gpt2.config import CoreConfig, core_config
-from hw.gpt2.issue import Source, source_layout
 from hw.gpt2.operands import Operands
 from hw.gpt2.tags import Stages
+from hw.gpt2.walk import Source, source_layout
 from sim.rtl.unit import VerilatedUnit
 
 SEED = 8

@@ -142,7 +142,7 @@ def test_short_frames_wait_for_the_end_of_a_frame(unit, config):
     extra = {name: zeros.copy() for name in ("sums", "best", "hello", "aborts", "abort_code")}
     extra["sums"][entry_strips(config) + 4], extra["best"][entry_strips(config) + 5] = 1, 1
     extra["sums_data"], extra["best_data"] = words([7] * len(ready), 256), words([9] * len(ready), 256)
-    extra["hello"][strips + 60 : strips + 61], extra["hello_data"] = 0b10, words([5] * len(ready), 256)
+    extra["hello"][strips + 60 : strips + 62], extra["hello_data"] = 0b10, words([5] * len(ready), 256)
     items = [(cycle, (cycle, cycle, cycle == strips - 1)) for cycle in range(strips)]
     out = play(unit, config, items, ready, extra)
     frames = frames_of(config, out, out["send_valid"] == 1)
@@ -156,7 +156,7 @@ def test_abort_goes_before_everything(unit, config):
     ready = np.ones(IDLE, bool)
     zeros = np.zeros(IDLE, np.uint64)
     extra = {name: zeros.copy() for name in ("aborts", "abort_code")}
-    extra["aborts"][40], extra["abort_code"][:] = 1, 3
+    extra["aborts"][39:41], extra["abort_code"][:] = 1, 3
     out = play(unit, config, [(cycle, (cycle, cycle, 0)) for cycle in range(39)], ready, extra)
     last = fields(config, out["send"][40])
     assert FrameKind(last["kind"]) == FrameKind.ABORT and last["address"] == 3 and last["beats"] == 0 and last["last"]

@@ -83,10 +83,10 @@ class Script:
 
 
 def failure(out):
-    """(cycle, code, info) of the first failure."""
+    """(cycle of its cause, code, info) of the first failure, which is told a cycle late."""
     assert out["fail"].any(), "nothing failed"
-    cycle = int(out["fail"].argmax())
-    return cycle, ErrorCode(int(out["fail_code"][cycle])), int(out["fail_info"][cycle])
+    told = int(out["fail"].argmax())
+    return told - 1, ErrorCode(int(out["fail_code"][told])), int(out["fail_info"][told])
 
 
 def test_joined_when_both_neighbours_have_said_hello():

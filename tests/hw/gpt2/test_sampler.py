@@ -13,6 +13,7 @@ from hw.gpt2.sampler import Sampler
 from hw.gpt2.sampler_queue import SamplerQueue
 from hw.numerics.gumbel import gumbel_fixed
 from hw.numerics.splitmix import splitmix
+from sim.rtl.sampler_faults import SAMPLER_FAULTS
 from sim.rtl.unit import VerilatedUnit
 
 CONFIG = core_config("16x4")
@@ -20,6 +21,13 @@ LANES = CONFIG.lanes
 SEED = 20240702
 DEPTH, MARGIN, HOLD = 16, 8, 30
 PATIENCE = 20_000  # chunks
+PARTS = {  # module of a part of the sampler: who instantiates it, its name
+    "hw.gpt2.sampler_way": ("hw.gpt2.sampler", "SamplerWay"),
+    "hw.gpt2.sampler_list": ("hw.gpt2.sampler", "LargestList"),
+    "hw.gpt2.sampler_queue": ("hw.gpt2.sampler", "SamplerQueue"),
+    "hw.numerics.splitmix": ("hw.gpt2.sampler_way", "SplitMix"),
+    "hw.numerics.gumbel": ("hw.gpt2.sampler_way", "Gumbel"),
+}
 
 
 @dataclasses.dataclass
@@ -65,8 +73,8 @@ def shuffled(step, rng):
 class Board:
     """A sampler with a sender in front of it that looks at ``ready_soon`` and then sends up to ``margin`` strips."""
 
-    def __init__(self, ways=1, margin=MARGIN, config=CONFIG):
-        self.unit = VerilatedUnit(Sampler(config, ways, DEPTH, MARGIN, HOLD))
+    def __init__(self, ways=1, margin=MARGIN, config=CONFIG, make=Sampler):
+        self.unit = VerilatedUnit(make(config, ways, DEPTH, MARGIN, HOLD))
         self.lanes = config.lanes
         self.ways = ways
         self.margin = margin
@@ -214,6 +222,28 @@ def test_twins_another_question_has_another_answer(one_way, golden):
     rng = np.random.default_rng(SEED)
     with pytest.raises(AssertionError):
         check(one_way, [step(rng, 30, "plain") for _ in range(40)], rng, [3], golden=golden)
+
+
+FAULTY = {fault.name: fault for fault in SAMPLER_FAULTS if fault.module in ("hw.gpt2.sampler", *PARTS)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTY)
+def test_faulty_samplers_are_noticed(mutant, monkeypatch, name):
+    fault = FAULTY[name]
+    faulty = mutant(fault.module, fault.before, fault.after)
+    make = faulty.get("Sampler", Sampler)
+    if fault.module in PARTS:
+        user, part = PARTS[fault.module]
+        monkeypatch.setattr(f"{user}.{part}", faulty[part])
+    board, rng = Board(make=make), np.random.default_rng(SEED)
+    steps = [step(rng, int(rng.integers(1, 60)), kind) for kind in KINDS * 3]
+    top_ks = [0, 1, 2, 40, 0, 3, 64, 17]
+    if fault.equivalent:
+        check(board, steps, rng, top_ks)
+        return
+    with pytest.raises(AssertionError):
+        check(board, steps, rng, top_ks)
 
 
 def tied_step(how, position, strips):

@@ -112,7 +112,7 @@ def test_weights_keys_and_values_come_together(config):
         ("Mux(patch.single, each[patch.row], each[r])", "each[patch.row]"),
         ("keys[n % cfg.rows]", "keys[(n + 1) % cfg.rows]"),
         ("values[e % cfg.rows]", "values[e // cfg.lanes % cfg.rows]"),
-        ("range(Stages(cfg).lane - Stages(cfg).operand)", "range(Stages(cfg).lane - Stages(cfg).operand - 1)"),
+        ("Stages(cfg).lane - Stages(cfg).operand - cfg", "Stages(cfg).lane - Stages(cfg).operand - 1 - cfg"),
         ("in range(Stages(cfg).lane):", "in range(Stages(cfg).lane + 1):"),
     ],
 )

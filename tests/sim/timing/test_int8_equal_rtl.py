@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from host.compiler import compile_model
 from host.compiler.model_choice import chosen_model
-from hw.board.gpt2_map import ErrorCode
+from hw.board.gpt2_map import ErrorCode, Flags
+from hw.board.program import Program
 from hw.gpt2.config import core_config
+from sim.devices.link_timing import LinkTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.programs import random_case
+from sim.programs.ring_case import random_ring_case
 from sim.rtl.build import build_board
 from sim.timing.comparison import gateware_run
-from sim.timing.gateware import case_run, folder_run
+from sim.timing.gateware import batch_run, case_run, folder_run
 from sim.timing.prepared import TimingError
+from sim.timing.ring_comparison import ring_gateware_run
+from sim.timing.run_start import Request
 from sim.timing.table import memories
 
 FAST, SLOW = range(6), range(6, 41)
@@ -65,6 +72,39 @@ def checkpoint(tmp_path_factory):
 def test_the_checkpoint(built, checkpoint, kind):
     found = ran(folder_run(checkpoint, 0, 4 + kind, 2), built, memories(kind)[kind][1])
     assert found and not found.compared().misses()
+
+
+@pytest.mark.parametrize(("seed", "boards"), [(0, 2), (5, 3)])
+def test_random_rings(built, tmp_path, seed, boards):
+    runs = []
+    for number, case in enumerate(random_ring_case(seed, built.config, boards).boards):
+        (tmp_path / str(number)).mkdir()
+        runs.append(case_run(case, tmp_path / str(number)))
+    found = ring_gateware_run(runs, built, MemoryTiming(), "fixed", LinkTiming(hop_ns=500.0))
+    assert not any(comparison.unequal() for comparison in found.compared())
+    longer = found.compared(links=LinkTiming(hop_ns=510.0))
+    assert any(comparison.unequal() for comparison in longer)
+
+
+@pytest.mark.slow
+def test_a_core_with_rows(tmp_path):
+    """Random sequences and batches, and requests of different lengths of the checkpoint. Twin: all of one length."""
+    built = build_board(core_config("16x4r4i8"))
+    compared = {False: 0, True: 0}
+    for seed in range(8):
+        run = case_run(random_case(seed, built.config), tmp_path)
+        name, memory = memories(seed)[seed % 3]
+        if found := ran(run, built, memory, name):
+            assert not found.compared().misses(), f"seed {seed}, {name}"
+            compared[bool(run.registers["flags"] & Flags.BATCH)] += 1
+    assert min(compared.values()) > 0
+    compile_model(chosen_model(CHECKPOINT), built.config, tmp_path / "gpt2-tiny")
+    board = Program.load(tmp_path / "gpt2-tiny")
+    batch = batch_run("batch", board, {row: Request(0, 2 + row, 5 - row) for row in range(4)})
+    found = ran(batch, built, MemoryTiming())
+    assert found and not found.compared().misses()
+    alike = batch_run("alike", board, {row: Request(0, 2, 5) for row in range(4)})
+    assert dataclasses.replace(found, run=alike).compared().unequal()
 
 
 TWINS = {

@@ -17,7 +17,8 @@ from sim.timing.ring_comparison import ring_gateware_run
 CORE = core_config("16x4")
 HOP_NS = 500.0
 FIXED, HBM = MemoryTiming(), HbmTiming(seed=3)
-SUMS_LATE = (22, 3)  # case in which a position would begin while the one before still adds up what nobody uses
+# case in which a position would begin while the one before still adds up what nobody uses, and results wait for strips
+SUMS_LATE = (54, 3)
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +79,11 @@ def test_twins_of_the_issue_unit_are_noticed(built, tmp_path, changed_model):
     for old in ("fetch.work_valid && fetch.work.begins && h.statistics", "strip_ && !code.send;"):
         changed_model(("issue.h", old, "false && " + old))
         assert unequal(gateware.compared()), old
+
+
+def test_a_twin_of_the_delivery_buffer_is_noticed(built, tmp_path, changed_model):
+    """With one entry between node and core an entry is delivered every other cycle at most."""
+    gateware = ran(built, tmp_path, 3, 2, FIXED, LinkTiming(hop_ns=HOP_NS))
+    assert not unequal(gateware.compared())
+    changed_model(("node.h", "DELIVERY = 2", "DELIVERY = 1"))
+    assert unequal(gateware.compared())

@@ -72,6 +72,16 @@ def test_an_announcement_more_than_is_sent_is_noticed():
         timed(programs, no_progress_cycles=3000)
 
 
+def test_an_announcement_beyond_the_memory_is_refused():
+    programs = programs_of(3, 3)
+    code = [Instruction.decode(word) for word in programs[1].instructions]
+    at = next(i for i, one in enumerate(code) if one.op == Op.GATHER)
+    code[at] = dataclasses.replace(code[at], dst=programs[1].core.new_key_base)
+    programs[1] = dataclasses.replace(programs[1], instructions=tuple(one.encode() for one in code))
+    with pytest.raises(ValueError, match=rf"instruction {at} \(GATHER\): strips end at "):
+        timed(programs)
+
+
 @pytest.mark.parametrize("memory", (MemoryTiming(), HbmTiming(seed=4)), ids=("fixed", "hbm"))
 @pytest.mark.parametrize("boards", (2, 3, 4))
 def test_longer_cables_never_make_a_balanced_ring_faster(boards, memory):

@@ -48,11 +48,21 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory):
+def narrow_model(tmp_path_factory):
     torch.manual_seed(3)
     folder = tmp_path_factory.mktemp("narrow")
     save_model(GPT2(GPT2Config(n_layer=1, n_head=1, n_embd=16, n_positions=32, vocab_size=VOCAB)), folder)
-    return compiled(folder, "16x4", folder / "program")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def narrow(narrow_model):
+    return compiled(narrow_model, "16x4", narrow_model / "program")
+
+
+@pytest.fixture(scope="module")
+def narrow_int8(narrow_model):
+    return compiled(narrow_model, "16x4i8", narrow_model / "int8")
 
 
 def ran(run, built, memory):
@@ -112,13 +122,37 @@ def test_twins_of_the_queue_are_noticed(runs, changed_model, change):
     assert runs["narrow"].compared().unequal()
 
 
-def test_requests_that_sample_each_in_its_way(tmp_path):
+@pytest.fixture(scope="module")
+def built_4():
+    return build_board(core_config("16x4r4"))
+
+
+@pytest.fixture(scope="module")
+def tiny_4(tmp_path_factory):
+    return compiled(CHECKPOINT, "16x4r4", tmp_path_factory.mktemp("rows") / "program")
+
+
+@pytest.mark.parametrize("drawn", [ALL, LARGEST], ids=["all", "largest"])
+def test_a_prompt_on_several_rows_is_drawn_as_row_0_says(built_4, tiny_4, changed_model, drawn):
+    """Rows 1 and 2 decide. Twin: each of them as its own registers say, which is the arg-max."""
+    found = ran(sampling(folder_run(tiny_4, 0, 6, 2), drawn), built_4, HbmTiming(seed=2))
+    assert not found.compared().misses()
+    changed_model(("sampler.h", "cfg.row[is_batch(sizes, cfg) ? r : 0]", "cfg.row[r]"))
+    assert found.compared().unequal()
+
+
+def test_int8_weights_bring_two_strips_a_row(narrow_int8):
+    """The head does not wait, its queue holds them; the token does. Twin: one token a cycle is taken apart."""
+    found = ran(sampling(folder_run(narrow_int8, 0, 2, 2), ALL), build_board(core_config("16x4i8")), MemoryTiming())
+    assert not found.compared().misses() and found.counters["stall_token"] > VOCAB // 2
+    assert found.compared(overrides=TimingOverrides(extra_cycles={"sampler_ways": -1})).unequal()
+
+
+def test_requests_that_sample_each_in_its_way(built_4, tiny_4):
     """The step ends when the last row has its token. Twin: as if the first row's were all."""
-    built = build_board(core_config("16x4r4"))
-    folder = compiled(CHECKPOINT, "16x4r4", tmp_path / "program")
     ways = (None, LARGEST, ALL, None)
     requests = {row: Request(0, 1 + row % 2, 2, sampling=drawn) for row, drawn in enumerate(ways)}
-    found = ran(batch_run("batch", Program.load(folder), requests), built, MemoryTiming())
+    found = ran(batch_run("batch", Program.load(tiny_4), requests), built_4, MemoryTiming())
     assert not found.compared().misses()
     changed = {**found.run.registers, "sampling_1": 0}
     assert dataclasses.replace(found, run=dataclasses.replace(found.run, registers=changed)).compared().unequal()

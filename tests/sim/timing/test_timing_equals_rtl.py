@@ -150,6 +150,32 @@ def test_a_departure_is_seen(built, tmp_path, memory, change):
     assert differences(case_run(random_case(1, CORE), tmp_path), built, memory, **change)
 
 
+SLOW_WRITES = MemoryTiming(write_min=1500, write_max=1500)
+
+
+@pytest.mark.parametrize(
+    ("seed", "change"),
+    (
+        (
+            21,  # fills a channel with writes
+            (
+                "memory_ports.h",
+                "channel.writes_outstanding + 2 <= sizes_.writes",
+                "channel.writes_outstanding < sizes_.writes",
+            ),
+        ),
+        (3, ("memory_ports.h", "writes_outstanding_ || write.valid;", "false;")),
+        (3, ("core.h", "const bool drained = drained_;\n        drained_ =", "const bool drained =")),
+    ),
+    ids=("room for one write", "nothing unanswered", "drained at once"),
+)
+def test_a_departure_of_the_memory_side_is_seen(built, tmp_path, changed_model, seed, change):
+    run = case_run(random_case(seed, CORE), tmp_path)
+    assert not differences(run, built, SLOW_WRITES)
+    changed_model(change)
+    assert differences(run, built, SLOW_WRITES)
+
+
 def test_flags_are_those_of_the_hardware(tmp_path):
     """The run without logits above is another run than the one with them."""
     run = case_run(random_case(11, CORE), tmp_path)

@@ -12,8 +12,8 @@ from hw.gpt2.config import core_config
 from sim.devices.hbm_timing import HbmTiming
 from sim.devices.memory_timing import MemoryTiming
 from sim.programs import random_case
-from sim.timing.hardware import UNITS, Sizes, core_sizes
-from sim.timing.overrides import TimingOverrides
+from sim.timing.hardware import UNITS, core_sizes
+from sim.timing.overrides import CHANGEABLE, TimingOverrides
 from sim.timing.run import TimingError, run_timing
 
 CORE = core_config("16x4")
@@ -74,12 +74,6 @@ def test_events_of_every_unit():
 # Sizes that these programs cannot show, each with the reason.
 UNSEEN = {
     "context": "compared with context_limit and nothing else",
-    "channels": "belongs to the core",
-    "channels_per_lane": "belongs to the core",
-    "lanes": "a power of two",
-    "rows": "belongs to the core",
-    "tile": "a power of two",
-    "port_bytes": "a power of two",
     "commands": "a power of two",
     "join_channels": "the join takes two stages whatever it is",
     "acc_depth": "size of a table",
@@ -87,7 +81,6 @@ UNSEEN = {
     "new_key_base": "place in a table",
     "new_value_base": "place in a table",
     "score_rows": "has a test of its own",
-    "strips_per_row": "belongs to the format of the weights",
     "result_queue": "of cores with int8 weights",
     "total": "where the result queue begins",
     **{f"sampler_{what}": "of runs that sample" for what in ("ways", "first", "strip", "score", "hold")},
@@ -106,7 +99,7 @@ SCARCE = {
 """Leaves few of what these programs never use up, so that one more shows."""
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Sizes) if field.name not in UNSEEN])
+@pytest.mark.parametrize("name", [name for name in CHANGEABLE if name not in UNSEEN])
 def test_every_size_counts(name):
     """One more of any size, or one cycle more of any latency, and some counter of some program differs."""
     slow = MemoryTiming(64, 64, 900, 900)
@@ -165,5 +158,11 @@ def test_errors():
         run_timing(dataclasses.replace(case.program, descriptors=case.program.descriptors[:1] * 65), **run)
     with pytest.raises(ValueError, match="5 stop ids"):
         run_timing(case.program, stop_ids=[1] * 5, **run)
+    with pytest.raises(
+        ValueError, match=r"does not fit core '16x4i8': .* rule 1: .* must be even"
+    ):  # a row serves two strips there
+        run_timing(dataclasses.replace(case.program, core=core_config("16x4i8")), **run)
+    with pytest.raises(ValueError, match="compiled for a core's lanes, strips_per_row; can differ: context, "):
+        TimingOverrides(extra_cycles={"strips_per_row": 1, "lanes": 4})
     with pytest.raises(ValueError, match="no stage or latency is called 'speed'"):
         run_timing(case.program, overrides=TimingOverrides(extra_cycles={"speed": 1}), **run)

@@ -133,6 +133,7 @@ def test_a_crash_is_no_miss(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ("arguments", "message"),
     (
         (["--twin", "speed=+1"], "cannot change 'speed=+1'"),
+        (["--twin", "lanes=+4"], "cannot change 'lanes=+4'"),
         (["--twin", "refresh=on"], "cannot change 'refresh=on'"),
         (["--twin", "accumulator_latency=8"], "cannot change"),
         (["--limit", "-1"], "--limit must be 0 to 100"),
