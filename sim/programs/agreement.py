@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from hw.gpt2.config import CoreConfig, core_config
 from sim.devices.memory_timing import MemoryTiming
 from sim.functional import FunctionalBoard
-from sim.programs.random_case import CaseResult, random_case, run_case
-from sim.programs.sampled_case import sampled_case
+from sim.programs.random_case import CaseResult, run_case
+from sim.programs.sampled_case import mixed_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard, build_board
 
@@ -30,9 +30,7 @@ MAX_CYCLES = 300_000
 
 def disagreement(seed: int, config: CoreConfig, built: BuiltBoard) -> str:
     """What differs in the random program ``seed``, or an empty text."""
-    case = random_case(seed, config)
-    if seed % 2:
-        case = sampled_case(case)
+    case = mixed_case(seed, config)
     with tempfile.TemporaryDirectory(prefix="ringfly-agreement-") as name:
         folder = pathlib.Path(name)
         functional = FunctionalBoard()

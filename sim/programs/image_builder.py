@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from hw.board.program import MemoryImage
 from hw.gpt2.config import CoreConfig
+from hw.numerics.dot_dual import sign_magnitude
 
-__all__ = ["ImageBuilder", "param_block", "weight_tiles", "write_image"]
+__all__ = ["ImageBuilder", "int8_tiles", "param_block", "weight_tiles", "write_image"]
 
 
 def weight_tiles(matrix: NDArray[np.float16], config: CoreConfig) -> NDArray[np.uint16]:
@@ -22,6 +23,17 @@ def weight_tiles(matrix: NDArray[np.float16], config: CoreConfig) -> NDArray[np.
     padded = np.zeros((words * config.tile, strips * config.lanes), np.float16)
     padded[:rows, :columns] = matrix
     return padded.view(np.uint16).reshape(words, config.tile, strips, config.lanes).transpose(0, 2, 3, 1)
+
+
+def int8_tiles(matrix: NDArray[np.int8], config: CoreConfig) -> NDArray[np.uint16]:
+    """Tiles (k words, pairs of strips, lanes, tile) of a matrix (k, columns): the even strip's weights in the low bytes
+    (docs/int8.md, section 1)."""
+    rows, columns = matrix.shape
+    padded = np.zeros((rows, columns + -columns % (2 * config.lanes)), np.int8)
+    padded[:, :columns] = matrix
+    pairs = sign_magnitude(padded).astype(np.uint16).reshape(rows, -1, 2, config.lanes)
+    halves = (pairs[:, :, 0] | pairs[:, :, 1] << 8).reshape(rows, -1)
+    return weight_tiles(halves.view(np.float16), config)
 
 
 def param_block(values: NDArray[np.float32], config: CoreConfig) -> NDArray[np.uint16]:

@@ -9,7 +9,7 @@ from typing import Any
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Commit, Instruction, Op, Operand, Params, Path
 
-__all__ = ["ProgramBuilder", "Region", "Shape"]
+__all__ = ["ProgramBuilder", "Region", "Shape", "paired"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,11 @@ class Shape:
     width: int
     vector_strips: int
     context_limit: int
+
+
+def paired(strips: int, config: CoreConfig) -> int:
+    """So many strips, or the next number that rows of an MM's weights can serve."""
+    return strips + -strips % config.mm_strips
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +230,7 @@ class ProgramBuilder:
 
     def paired(self, strips: int) -> int:
         """So many strips of an MM, or the next number that the core's rows of weights can serve."""
-        return strips + -strips % self.config.mm_strips
+        return paired(strips, self.config)
 
     def written_words(self) -> list[Region]:
         """The two spans of words that regions were cut from."""

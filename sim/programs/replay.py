@@ -1,8 +1,8 @@
 """Runs one random program on gateware and functional executor and says what differs.
 
-``python -m sim.programs.replay SEED [--core 16x4] [--waves FILE --from-cycle A --cycles B]``; memory latency follows
-the seed as in the regression. Waves come with ``FILE.names.json``, which maps Amaranth's signals to those of the waves.
-The exit code is 1 if anything differs.
+``python -m sim.programs.replay SEED [--core 16x4] [--sampled] [--waves FILE --from-cycle A --cycles B]``; memory
+latency follows the seed as in the regression. Waves come with ``FILE.names.json``, which maps Amaranth's signals to
+those of the waves. The exit code is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hw.gpt2.config import core_config
 from sim.devices.memory_timing import MemoryTiming
 from sim.functional import FunctionalBoard
 from sim.programs.random_case import CaseResult, RandomCase, random_case, run_case
+from sim.programs.sampled_case import sampled_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board
 from sim.rtl.verilator import COMPILE_FLAGS, QUICK_COMPILE_FLAGS
@@ -29,9 +30,9 @@ __all__ = ["differences", "main", "replay_command"]
 _MAX_CYCLES = 1_000_000
 
 
-def replay_command(seed: int, core: str) -> str:
+def replay_command(seed: int, core: str, sampled: bool = False) -> str:
     """Command line that runs a seed again and writes the waves of its first 20,000 cycles."""
-    window = f"--waves seed-{seed}.fst --from-cycle 0 --cycles 20000"
+    window = f"{'--sampled ' if sampled else ''}--waves seed-{seed}.fst --from-cycle 0 --cycles 20000"
     return f".venv/bin/python -m sim.programs.replay {seed} --core {core} {window}"
 
 
@@ -64,12 +65,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sim.programs.replay", description=text)
     parser.add_argument("seed", type=int, help="seed of the program, its data and the memory latency")
     parser.add_argument("--core", default="16x4", help="core configuration (default: 16x4)")
+    parser.add_argument("--sampled", action="store_true", help="requests sample their tokens, as the seed draws it")
     parser.add_argument("--waves", type=pathlib.Path, metavar="FILE", help="write FST waves of the gateware")
     parser.add_argument("--from-cycle", type=int, default=0, help="first cycle of the waves (default: 0)")
     parser.add_argument("--cycles", type=int, default=20_000, help="cycles in the waves (default: 20000)")
     options = parser.parse_args(arguments)
     config = core_config(options.core)
     case = random_case(options.seed, config)
+    if options.sampled:
+        case = sampled_case(case)
     print(f"random program of seed {case.seed} for core {config.name}: {len(case.instructions)} instructions")
     for number, instruction in enumerate(case.instructions):
         print(f"  {number:3} {instruction.text()}")

@@ -20,7 +20,8 @@ from hw.gpt2.legality import check_program
 from hw.gpt2.ring_set import check_ring
 from hw.numerics.norm_scalars import norm_eps_term
 
-from .image_builder import ImageBuilder, param_block, weight_tiles, write_image
+from .image_builder import ImageBuilder, int8_tiles, param_block, weight_tiles, write_image
+from .program_builder import paired
 from .random_case import CaseResult, RandomCase, await_end, start_case
 from .ring_model import RingModel, ring_model
 from .ring_program import Slices, Streamed, board_program, random_slices
@@ -56,7 +57,12 @@ def random_ring_case(seed: int, config: CoreConfig, boards: int, exact: bool = F
     rng = random.Random(f"slices {seed} {boards}")
     heads = random_slices(model.shape.heads, boards, rng)
     per_head = model.shape.value_strips
-    vectors = {n: random_slices(v.strips, boards, rng) for n, v in sorted(model.vectors.items()) if v.shared}
+    vectors = {}
+    for name, vector in sorted(model.vectors.items()):
+        if vector.shared:
+            pair = 1 if name == "attention" else config.mm_strips
+            cut = random_slices(vector.strips // pair, boards, rng)
+            vectors[name] = tuple(range(pair * own.start, pair * own.stop) for own in cut)
     vectors["attention"] = tuple(range(h.start * per_head, h.stop * per_head) for h in heads)
     vocab = random_slices(model.vocab, boards, rng)
     slices = Slices(heads, vectors, vocab)
@@ -141,7 +147,7 @@ def _board_case(
     value_base = key_base + shape.layers * heads * key_rows
     logits_base = value_base + shape.layers * heads * value_rows
     row_floats = config.channels * config.port_bytes // 4
-    logits_rows = -(-(-(-len(vocab) // config.lanes) * config.lanes) // row_floats)
+    logits_rows = -(-paired(-(-len(vocab) // config.lanes), config) * config.lanes // row_floats)
     if run["position"]:  # the past is given: keys and values of all positions belong to the image
         past = np.random.default_rng([model.seed, board]).standard_normal(
             (logits_base - key_base, config.lanes, config.tile)
@@ -211,18 +217,24 @@ def _stream(
 def _run_rows(model: RingModel, mm: Instruction, weights: Streamed, layer: int) -> NDArray[np.uint16]:
     """Tiles and parameter rows of one MM in its order (docs/core.md, section 3)."""
     config = model.config
-    matrix, params = model.weights(weights.product, layer)
     elements = slice(weights.words.start * config.tile, weights.words.stop * config.tile)
     columns = slice(weights.columns.start, weights.columns.stop)
-    tiles = weight_tiles(matrix[elements, columns], config)
-    blocks = [param_block(line[columns], config) for line in params[: 2 if mm.params == Params.NORM else 1]]
+    kinds = {Params.NONE: 0, Params.BIAS: 1, Params.NORM: 2}[Params(mm.params)]
+    if config.has_int8:
+        integers, params = model.int8_weights(weights.product, layer)
+        tiles = int8_tiles(integers[elements, columns], config)
+        kinds += 1  # the scales
+    else:
+        matrix, params = model.weights(weights.product, layer)
+        tiles = weight_tiles(matrix[elements, columns], config)
+    blocks = [param_block(line[columns], config) for line in params[:kinds]]
     out: list[NDArray[np.uint16]] = []
     for g0 in range(0, mm.strips, mm.group):
         for i in range(mm.words):
-            for s in range(g0, min(g0 + mm.group, mm.strips)):
-                if mm.first and i == 0 and mm.params != Params.NONE and s % config.param_strips == 0:
+            for s in range(g0, min(g0 + mm.group, mm.strips), config.mm_strips):
+                if mm.first and i == 0 and s % config.param_strips == 0:
                     out += [block[s // config.param_strips] for block in blocks]
-                out.append(tiles[i, s])
+                out.append(tiles[i, s // config.mm_strips])
     return np.stack(out)
 
 

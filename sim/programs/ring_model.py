@@ -19,6 +19,8 @@ from .program_builder import Shape
 
 __all__ = ["Product", "RingModel", "Vector", "ring_model"]
 
+_INT8_MAX = 127
+
 
 @dataclasses.dataclass(frozen=True)
 class Vector:
@@ -104,11 +106,19 @@ class RingModel:
             matrix, params = matrix[:, kind], params[:, kind]
         return matrix, params
 
+    def int8_weights(self, product: Product, layer: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+        """Matrix and parameters (3, columns) for int8 weights: scales, what sums start from or b', column sums."""
+        matrix, params = self.weights(product, layer)
+        scales = np.abs(matrix).max(axis=0).astype(np.float32) / np.float32(_INT8_MAX)
+        scales[scales == 0] = 1
+        start = params[0] / scales if product.params == Params.BIAS else params[0]
+        return np.rint(matrix / scales).astype(np.int8), np.stack([scales, start, params[1]])
+
 
 def ring_model(seed: int, config: CoreConfig, boards: int, exact: bool = False) -> RingModel:
     """The model of a seed, large enough to be cut into ``boards`` boards."""
     rng = random.Random(f"model {seed} {boards}")
-    s = config.strips_per_word
+    s, pair = config.strips_per_word, config.mm_strips
     heads = rng.randint(boards, boards + 3)
     shape = Shape(
         layers=rng.randint(1, 3),
@@ -116,13 +126,13 @@ def ring_model(seed: int, config: CoreConfig, boards: int, exact: bool = False) 
         key_words=rng.randint(1, max(1, min(2, config.new_key_words // heads))),
         value_strips=rng.randint(1, max(1, min(s + 1, config.new_value_strips // heads))),
         width=0,
-        vector_strips=rng.randint(max(boards, s), boards + 3 * s),
+        vector_strips=pair * rng.randint(max(boards, s), boards + 3 * s),
         context_limit=rng.randint(10, min(40, config.context)),
     )
     shape = dataclasses.replace(shape, width=shape.vector_strips * config.lanes)
     sizes = {"x": shape.vector_strips, "attention": heads * shape.value_strips}
-    sizes |= {f"inner{i}": rng.randint(boards, boards + 4 * s) for i in range(2)}
-    sizes["local"] = rng.randint(1, 2 * s)
+    sizes |= {f"inner{i}": pair * rng.randint(boards, boards + 4 * s) for i in range(2)}
+    sizes["local"] = pair * rng.randint(1, 2 * s)
     sizes["queries"] = heads * shape.key_words * s
     vectors, word = {}, 0
     for name, strips in sizes.items():

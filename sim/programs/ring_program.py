@@ -10,6 +10,7 @@ from collections.abc import Callable
 from hw.gpt2.config import CoreConfig
 from hw.gpt2.isa import Commit, Instruction, Op, Operand, Path
 
+from .program_builder import paired
 from .ring_model import Product, RingModel, Vector
 
 __all__ = ["Slices", "Streamed", "board_program", "even_slices", "random_slices", "word_runs"]
@@ -158,6 +159,7 @@ class _Writer:
         """A product of this board that will be open until its last run is issued."""
         runs = self._runs(product.source)
         depth, block = self.config.acc_depth, self.config.param_strips
+        pair = self.config.mm_strips
 
         def written(acc: int, strips: int) -> range:
             return range(acc, acc + -(-strips // block) * block)  # parameter rows are stored whole
@@ -166,6 +168,7 @@ class _Writer:
             if sum(o.fields["strips"] for o in self.open) + strips > depth:
                 break
             acc = self.rng.randrange(depth - strips + 1)
+            acc -= acc % pair
             used, stored = range(acc, acc + strips), written(acc, strips)
             if all(
                 _apart(stored, o.used) and (o.begun or _apart(used, written(o.used.start, len(o.used))))
@@ -194,7 +197,7 @@ class _Writer:
         if last:
             self.open.remove(at)
             most = min(strips, c.acc_depth - at.fields["acc"]) if first else strips
-            group = self.rng.choice([1, most, min(8, most), self.rng.randint(1, most)])
+            group = paired(self.rng.choice([1, most, min(8, most), self.rng.randint(1, most)]), c)
         tail = vector.strips * c.lanes - (total - 1) * c.tile if words.stop == total else c.tile
         fields = dict(at.fields)
         if not last:
@@ -279,7 +282,8 @@ class _Writer:
             "values": (c.new_value_base, Commit.VALUES),
         }[product.target]
         columns = range(own.start * per_head * c.lanes, own.stop * per_head * c.lanes)
-        return lambda: self._begin(product, self.heads * per_head, dst, columns, commit=commit)
+        strips = paired(self.heads * per_head, c)
+        return lambda: self._begin(product, strips, dst, columns, commit=commit)
 
     def _attention(self, values: _Open) -> None:
         """Scores and averages in passes; the first scores may come before the values are complete."""
@@ -314,8 +318,9 @@ class _Writer:
     def _head(self) -> None:
         """LOGITS of this board's columns, in one or two products."""
         c, own = self.config, self.slices.vocab[self.board]
-        strips = -(-len(own) // c.lanes)
+        strips = paired(-(-len(own) // c.lanes), c)
         cut = self.rng.choice([0, self.rng.randint(0, strips - 1)])
+        cut -= cut % c.mm_strips
         for part in (range(cut), range(cut, strips)):
             if not part:
                 continue

@@ -6,14 +6,26 @@ import dataclasses
 import random
 
 from hw.board.gpt2_map import row_register
+from hw.gpt2.config import CoreConfig
 from hw.gpt2.sampled_token import TOP_K_LIMIT, BoardSampling
 
-from .random_case import RandomCase
+from .random_case import RandomCase, random_case
 
-__all__ = ["sampled_case"]
+__all__ = ["mixed_case", "sampled_case", "samples"]
 
 _GREEDY = 0.25
 """Share of the requests of a batch that stay greedy beside the others."""
+
+
+def samples(seed: int) -> bool:
+    """Whether the requests of :func:`mixed_case` sample: those of odd seeds do."""
+    return seed % 2 == 1
+
+
+def mixed_case(seed: int, config: CoreConfig) -> RandomCase:
+    """The random case of a seed, greedy or sampled, as regressions and checks of faults run it."""
+    case = random_case(seed, config)
+    return sampled_case(case) if samples(seed) else case
 
 
 def sampled_case(case: RandomCase, seed: int | None = None) -> RandomCase:

@@ -17,9 +17,11 @@ from hw.board.board_model import BoardError, BoardModel
 from hw.board.gpt2_map import STALL_CAUSES, ErrorCode, Flags, gpt2_register_map
 from hw.board.program import MemoryImage, Program
 from hw.gpt2.config import CoreConfig
+from hw.gpt2.sampled_token import BoardSampling
 from sim.devices.memory_timing import MemoryTiming
 from sim.functional import FunctionalBoard
 from sim.programs.random_case import CaseResult, RandomCase, await_end, random_case, run_case, start_case
+from sim.programs.sampled_case import mixed_case
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard
 
@@ -28,6 +30,7 @@ __all__ = ["CANCEL_CYCLES", "CHECKS", "Finding", "ModelRun", "full_cache_cases",
 CANCEL_CYCLES = 10_000  # a cancelled run must have ended by then
 _MAX_CYCLES = 500_000
 _PROGRAM_SEEDS = range(40)
+_TIED_TOP_K = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +103,8 @@ def _compare_cases(built: BuiltBoard, what: str, cases: Iterable[RandomCase]) ->
 
 
 def _programs(built: BuiltBoard) -> None:
-    _compare_cases(built, "random program", (random_case(seed, built.config) for seed in _PROGRAM_SEEDS))
+    """Random programs, every other one with requests that sample."""
+    _compare_cases(built, "random program", (mixed_case(seed, built.config) for seed in _PROGRAM_SEEDS))
 
 
 def full_cache_cases(config: CoreConfig) -> Iterator[RandomCase]:
@@ -115,7 +119,7 @@ def full_cache_cases(config: CoreConfig) -> Iterator[RandomCase]:
 
 
 def _ends(built: BuiltBoard) -> None:
-    """Full cache, stop ids in every place, ties."""
+    """Full cache, stop ids in every place, ties: by the arg-max, and among those that take part in a draw."""
     full = next(full_cache_cases(built.config))
     tokens = _functional(full).tokens
     first = full.run_registers["prompt_end"]
@@ -124,7 +128,11 @@ def _ends(built: BuiltBoard) -> None:
         absent = next(id_ for id_ in range(full.program.registers["vocab"]) if id_ not in tokens)
         ids = {f"stop_{i}": absent for i in range(4)} | {f"stop_{count - 1}": tokens[first + 1]}
         cases.append(dataclasses.replace(full, run_registers=full.run_registers | {"stop_count": count, **ids}))
-    cases.append(dataclasses.replace(full, channels=np.zeros_like(full.channels)))  # all logits are equal
+    equal = dataclasses.replace(full, channels=np.zeros_like(full.channels))  # all logits are
+    drawn = BoardSampling.of(1.0, _TIED_TOP_K, 0, full.program.registers["vocab"])
+    assert drawn is not None
+    sampled = equal.run_registers | {"seed": drawn.seed, "sampling": drawn.register}
+    cases += [equal, dataclasses.replace(equal, run_registers=sampled)]
     _compare_cases(built, "end of run", cases)
 
 

@@ -35,7 +35,7 @@ class Fault:
     after: str
     description: str
     caught_by: str
-    core_changes: tuple[tuple[str, int], ...] = ()
+    core_changes: tuple[tuple[str, int | str], ...] = ()
 
     @property
     def equivalent(self) -> bool:

@@ -6,7 +6,7 @@ from sim.rtl.fault_patch import Fault
 
 __all__ = ["NODE_FAULTS"]
 
-_NODE, _TRANSMITTER = "hw.link.node", "hw.link.transmitter"
+_NODE, _PORT, _TRANSMITTER = "hw.link.node", "hw.link.port", "hw.link.transmitter"
 
 # `caught_by` names a check of sim/rtl/node_checks.py.
 NODE_FAULTS = (
@@ -112,6 +112,22 @@ NODE_FAULTS = (
         "m.d.comb += chosen.eq(Mux(able[0] & able[1], ~before, able[1]))",
         "m.d.comb += chosen.eq(Mux(able[0] & able[1], 0, able[1]))",
         "frames from the right wait as long as others come from the left",
+        "saturation",
+    ),
+    Fault(
+        "delivery_buffer_overwritten",
+        _NODE,
+        "with m.If(~spare_valid):",
+        "with m.If(comes):",
+        "an entry that waits behind one that the core does not take is lost to the next",
+        "frames",
+    ),
+    Fault(
+        "room_a_push_late",
+        _PORT,
+        "Mux(pushed.increment, used != SLOTS - 1, used != SLOTS)",
+        "used != SLOTS",
+        "two frames of one entry that follow each other take the last slot",
         "saturation",
     ),
     Fault(

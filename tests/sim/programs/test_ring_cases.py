@@ -25,7 +25,7 @@ from sim.programs.ring_case import (
 )
 from sim.programs.ring_program import even_slices, word_runs
 
-CORE = core_config("16x4")
+CORE, INT8_CORE = core_config("16x4"), core_config("16x4i8")
 SMALL_CORES = [
     CoreConfig(name="16x2", tile=16, lanes=2, channels=2, port_bits=256, context=64),
     CoreConfig(name="16x8", tile=16, lanes=8, channels=8, port_bits=256),
@@ -61,6 +61,23 @@ def _same(case: RingCase, folder: pathlib.Path) -> bool:
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(s, marks=pytest.mark.slow) for s in range(20, 120))])
 def test_boards_compute_what_one_board_computes(seed: int, tmp_path: pathlib.Path) -> None:
     assert _same(random_ring_case(seed, CORE, ring_sizes(seed), exact=True), tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_boards_with_int8_weights_compute_what_one_board_computes(seed: int, tmp_path: pathlib.Path) -> None:
+    case = random_ring_case(seed, INT8_CORE, ring_sizes(seed), exact=True)
+    assert all(len(own) % 2 == 0 for name in ("x", "inner0", "inner1") for own in case.slices.vectors[name])
+    assert _same(case, tmp_path)
+
+
+def test_twin_another_int8_weight_is_seen(tmp_path: pathlib.Path) -> None:
+    case = random_ring_case(1, INT8_CORE, 3, exact=True)
+    channels = case.boards[2].channels.copy()
+    channels[channels == 0x007F] = 0x0060  # 127 of an even strip, beside a zero
+    changed = dataclasses.replace(case.boards[2], channels=channels)
+    other = dataclasses.replace(case, boards=(*case.boards[:2], changed))
+    right = run_ring_case(case, FunctionalRing(3).boards, tmp_path)
+    assert run_ring_case(other, FunctionalRing(3).boards, tmp_path) != right
 
 
 def test_twin_sums_that_round_depend_on_the_number_of_boards(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ from hw.gpt2.config import core_config
 from hw.gpt2.sampled_token import BoardSampling
 from sim.functional import FunctionalBoard
 from sim.programs import RandomCase, random_case, run_case
-from sim.programs.sampled_case import sampled_case
+from sim.programs.sampled_case import mixed_case, sampled_case, samples
 from sim.programs.slow_core import SlowCore
 from sim.programs.slow_rows import SlowRows
 
@@ -30,6 +30,14 @@ def test_a_seed_is_one_case_and_only_registers_change() -> None:
     sampled = sampled_case(case)
     assert sampled.run_registers == sampled_case(case).run_registers != sampled_case(case, 5).run_registers
     assert sampled.program is case.program and case.run_registers.items() <= sampled.run_registers.items()
+
+
+def test_odd_seeds_of_mixed_cases_sample() -> None:
+    core = core_config("16x4")
+    for seed in (4, 5):
+        mixed, plain = mixed_case(seed, core), random_case(seed, core)
+        assert samples(seed) == bool(seed % 2) == ("sampling" in mixed.run_registers)
+        assert mixed.run_registers == (sampled_case(plain) if samples(seed) else plain).run_registers
 
 
 def test_every_kind_of_sampling_is_used() -> None:

@@ -38,14 +38,22 @@ def test_a_difference_is_said_and_waves_are_written(monkeypatch, capsys, tmp_pat
 
 
 def test_printed_command_is_one_that_the_program_takes(monkeypatch):
-    words = shlex.split(replay.replay_command(17, "16x4"))
+    words = shlex.split(replay.replay_command(17, "16x4", sampled=True))
     assert words[:3] == [".venv/bin/python", "-m", "sim.programs.replay"]
     seen = {}
-    monkeypatch.setattr(replay, "random_case", lambda seed, config: seen.update(seed=seed, core=config.name) or stop())
 
-    def stop():
+    def random_case(seed, config):
+        seen.update(seed=seed, core=config.name)
+        return f"case {seed}"
+
+    def sampled_case(case):
+        seen["sampled"] = case
         raise InterruptedError
+
+    monkeypatch.setattr(replay, "random_case", random_case)
+    monkeypatch.setattr(replay, "sampled_case", sampled_case)
 
     with pytest.raises(InterruptedError):
         replay.main(words[3:])
-    assert seen == {"seed": 17, "core": "16x4"}
+    assert seen == {"seed": 17, "core": "16x4", "sampled": "case 17"}
+    assert "--sampled" not in replay.replay_command(17, "16x4")

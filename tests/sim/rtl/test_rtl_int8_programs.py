@@ -1,4 +1,4 @@
-"""Cores with int8 weights: gateware equals the functional executor bit for bit on random programs.
+"""Cores with int8 weights: gateware equals the functional executor bit for bit on random programs, rings among them.
 
 Compared are the tokens of every row, error and its information, tiles, all logits, all keys and values.
 """
@@ -16,6 +16,8 @@ from sim.functional import FunctionalBoard
 from sim.programs import random_case, run_case
 from sim.programs.agreement import disagreement
 from sim.programs.replay import replay_command
+from sim.programs.ring_agreement import ring_disagreement
+from sim.programs.sampled_case import samples
 from sim.programs.sensitivity import flip_word
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard, build_board
@@ -31,7 +33,7 @@ def built() -> BuiltBoard:
 @pytest.mark.parametrize("first", range(0, 20, 5))
 def test_rtl_equals_functional(built: BuiltBoard, first: int) -> None:
     for seed in range(first, first + 5):
-        print(f"seed {seed}; to look into it: {replay_command(seed, built.config.name)}")
+        print(f"seed {seed}; to look into it: {replay_command(seed, built.config.name, samples(seed))}")
         assert disagreement(seed, built.config, built) == ""
 
 
@@ -48,6 +50,11 @@ def test_four_rows_with_int8_weights(first: int) -> None:
     four = build_board(core_config("16x4r4i8"))
     seeds = range(first, first + 10)
     assert [text for seed in seeds if (text := disagreement(seed, four.config, four))] == []
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))])
+def test_a_ring_of_two_boards(built: BuiltBoard, seed: int) -> None:
+    assert ring_disagreement(seed, built.config, built, boards=2) == ""
 
 
 def test_one_flipped_weight_differs(built: BuiltBoard, tmp_path: pathlib.Path) -> None:

@@ -20,6 +20,7 @@ from sim.programs import CaseResult, RandomCase, random_case, run_case
 from sim.programs.agreement import disagreement
 from sim.programs.random_case import await_end, start_case
 from sim.programs.replay import replay_command
+from sim.programs.sampled_case import samples
 from sim.programs.sensitivity import flip_word
 from sim.rtl.board import RtlBoard
 from sim.rtl.build import BuiltBoard, build_board
@@ -56,7 +57,7 @@ def _batch(built: BuiltBoard, **run: int) -> RandomCase:
 @pytest.mark.parametrize("first", range(0, 20, 5))
 def test_rtl_equals_functional(built: BuiltBoard, first: int) -> None:
     for seed in range(first, first + 5):
-        print(f"seed {seed}; to look into it: {replay_command(seed, built.config.name)}")
+        print(f"seed {seed}; to look into it: {replay_command(seed, built.config.name, samples(seed))}")
         assert disagreement(seed, built.config, built) == ""
 
 
