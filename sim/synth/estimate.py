@@ -17,7 +17,7 @@ from sim.synth.cells import kinds
 from sim.synth.joined import JoinedPath, Part, joined_paths
 from sim.synth.levels import Path, UnitTiming, unit_timing
 from sim.synth.netlist import Netlist
-from sim.synth.unit_synthesis import SYNTHESIS, read_netlist
+from sim.synth.unit_synthesis import PREPARATION, SYNTHESIS, read_netlist
 from sim.synth.units import KERNEL, Unit, split
 
 __all__ = ["Estimate", "UnitEstimate", "estimate", "judged", "synthesised", "tool_version", "whole_blocks"]
@@ -157,7 +157,8 @@ def _netlist_folder(unit: Unit) -> pathlib.Path:
         request = {"verilog": unit.verilog, "module": unit.module, "folder": str(folder)}
         run_fresh("sim.synth.unit_synthesis", request, f"netlist of unit {unit.name}", _LIMIT_S, BuildError)
 
-    return cached_folder(f"netlist-{unit.name}", [unit.module, unit.verilog, tool_version(), SYNTHESIS], build)
+    recipe = [unit.module, unit.verilog, tool_version(), *PREPARATION, SYNTHESIS]
+    return cached_folder(f"netlist-{unit.name}", recipe, build)
 
 
 def _timing(timing: Mapping[str, Any]) -> UnitTiming:

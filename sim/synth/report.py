@@ -18,8 +18,8 @@ __all__ = ["module_levels", "report"]
 
 METHOD = (
     "each module out of context, its parts flattened, times its instances; a level is a LUT, a carry chain entered, "
-    "8 further CARRY4, or a fifth of a DSP without registers; MUXF7/8 count none; small LUTs are not paired and no "
-    "registers are drawn into DSPs"
+    "8 further CARRY4, or a fifth of a DSP without registers; MUXF7/8 count none; small LUTs are not paired, no "
+    "registers are drawn into DSPs, and those that the source marks with SHREG_EXTRACT = NO stay flip-flops"
 )
 
 

@@ -15,7 +15,14 @@ from typing import Any
 
 from sim.synth.netlist import REGISTER
 
-__all__ = ["SYNTHESIS", "read_netlist", "synthesise"]
+__all__ = ["PREPARATION", "SYNTHESIS", "read_netlist", "synthesise"]
+
+PREPARATION = (
+    # Amaranth calls element 0 of array `x` `x[0]`; yosys 0.70 gives bit 0 of register `x` the same name and stops.
+    "rename -hide w:*[[]*",
+    # SHREG_EXTRACT keeps flip-flops from becoming shift registers (AMD UG912); yosys looks at `keep` alone.
+    "setattr -set keep 1 a:SHREG_EXTRACT=NO %ci1:+$dff[Q] t:$dff %i",
+)
 
 # Out of context: no buffers at the ports. Large memories may become UltraRAM.
 SYNTHESIS = "synth_xilinx -family xcup -flatten -noiopad -noclkbuf -uram"
@@ -36,6 +43,7 @@ def synthesise(verilog: str, module: str, folder: pathlib.Path) -> None:
         f"read_verilog {source}",
         "proc",
         f"setattr -set {REGISTER} 1 a:init",
+        *PREPARATION,
         f"{SYNTHESIS} -top {module}",
         f"select {module}",
         f"write_json -selected -noscopeinfo {netlist}",

@@ -11,7 +11,8 @@ from hw.board.export import Export
 
 __all__ = ["OPENED", "Unit", "split"]
 
-OPENED = ("", "core", "core.others", "core.row_*")  # modules of the kernel whose parts are units of their own
+# modules of the kernel whose parts are units of their own
+OPENED = ("", "core", "core.issue", "core.others", "core.row_*")
 KERNEL = "kernel"  # name of the unit that holds the kernel's own logic
 
 _NAME = r"(\\\S+ ?|\w+)"

@@ -20,6 +20,14 @@ module top (clk, we, wa, ra, d, q);
 endmodule
 """
 
+FIVE_STAGES = """
+module top (clk, a, q);
+  input clk; input [3:0] a; output [3:0] q;
+  MARK reg [3:0] s0 = 0, s1 = 0; reg [3:0] s2 = 0, s3 = 0, q = 0;
+  always @(posedge clk) begin s0 <= a; s1 <= s0; s2 <= s1; s3 <= s2; q <= s3; end
+endmodule
+"""
+
 SMALL_MEMORY = (
     MEMORY.replace("[9:0]", "[4:0]")
     .replace("1023", "31")
@@ -72,6 +80,17 @@ def test_a_deeper_chain_is_seen(judge, chain):
 def test_a_large_memory_becomes_block_ram(judge):
     found = judge(MEMORY)
     assert found["area"]["bram18"] == 2 and found["area"]["ff"] == 0 and found["area"]["lut"] < 10
+
+
+def test_marked_registers_stay_flip_flops(judge):
+    """The last three of five stages are not marked: as many as make a shift register."""
+    assert judge(FIVE_STAGES.replace("MARK", '(* SHREG_EXTRACT = "NO" *)'))["cells"] == {"FDRE": 8, "SRL16E": 4}
+
+
+def test_other_registers_become_shift_registers(judge):
+    """The twin: without the mark, and with another one."""
+    for mark in ("", '(* SHREG_EXTRACT = "YES" *)'):
+        assert judge(FIVE_STAGES.replace("MARK", mark))["cells"] == {"SRL16E": 4}
 
 
 def test_a_small_memory_read_at_once_becomes_lut_ram(judge):
