@@ -62,8 +62,8 @@ class ErrorRow:
 
     Members: `case`: weight set or point of a sweep; `quantity`; `form`; `rms`, `p999`: RMS and 99.9th percentile of the
     error's magnitude; `median`: median over rows (positions; with attention, heads too) of the row's RMS error, which a
-    few positions with peaked scores cannot decide; all in units of the RMS of the reference quantity; `samples`:
-    elements, over all seeds and layers.
+    few positions with peaked scores cannot decide; `largest` of all; all in units of the RMS of the reference quantity;
+    `samples`: elements, over all seeds and layers.
     """
 
     case: str
@@ -72,6 +72,7 @@ class ErrorRow:
     rms: float
     p999: float
     median: float
+    largest: float
     samples: int
 
 
@@ -94,7 +95,7 @@ class Errors:
             sizes = np.concatenate(parts)
             squares = np.mean(sizes**2, axis=1)
             p999, rms, median = np.percentile(sizes, 99.9), np.sqrt(squares.mean()), np.sqrt(np.median(squares))
-            found.append(ErrorRow(*key, float(rms), float(p999), float(median), sizes.size))
+            found.append(ErrorRow(*key, float(rms), float(p999), float(median), float(sizes.max()), sizes.size))
         return found
 
 

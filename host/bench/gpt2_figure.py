@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from host.bench.published import Basis, Published, Quantity
 from host.bench.published_figures import PUBLISHED
@@ -31,6 +32,8 @@ _KINDS = {
     _PUBLISHED_FP16: "published, fp16",
     _PUBLISHED_OTHER: "published, fewer bits",
 }
+_BOARD_COLOURS = {1: "tab:blue", 2: "tab:orange", 4: "tab:green", 8: "tab:red"}
+_CORE_STYLES = ("-", "--", "-.")
 _SMALL: dict[str, Any] = {"fontsize": "small"}
 _FOOTNOTE_CHARACTERS = 15.5  # of an inch
 _PANEL_COLUMNS = 3
@@ -46,11 +49,12 @@ class Bar(NamedTuple):
 
 
 def write_latency(report: Report, path: Path) -> None:
-    """Total time of prompt and output over the lengths, a panel a model, a line a number of boards."""
+    """Total time of prompt and output over the lengths, a panel a model, a line a number of boards and a core; batches
+    are left out."""
     models = list(dict.fromkeys(row["model"] for row in report["rows"]))
     columns = min(_PANEL_COLUMNS, len(models))
     lines = -(-len(models) // columns)
-    size = (max(5.2 * columns, 8.0), 4.2 * lines + 1.5)
+    size = (max(5.2 * columns, 9.6), 4.2 * lines + 1.5)
     figure, panels = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
     try:
         axes = list(panels.flat)
@@ -60,7 +64,15 @@ def write_latency(report: Report, path: Path) -> None:
             panel.set_axis_off()
         named = {label: line for panel in axes for line, label in zip(*panel.get_legend_handles_labels(), strict=True)}
         title = "Time from start to the last token, prompt included"
-        figure.legend(named.values(), named, title=title, loc="outside upper center", ncols=3, frameon=False)
+        figure.legend(
+            named.values(),
+            named,
+            title=title,
+            loc="outside upper center",
+            ncols=max(2, columns),
+            handlelength=3.5,
+            frameon=False,
+        )
         _footnote(figure, report, [one for one in PUBLISHED if _is_total(one) and one.model in models])
         figure.savefig(path, format="png", dpi=_DPI)
     finally:
@@ -74,10 +86,19 @@ def _is_total(one: Published) -> bool:
 def _latency_panel(axes: Axes, model: str, rows: Sequence[Row]) -> None:
     lengths = _shown_lengths(rows)
     places = {length: place for place, length in enumerate(lengths)}
-    for boards in dict.fromkeys(row["boards"] for row in rows):
-        own = {(row["in"], row["out"]): row["total_ms"] for row in rows if row["boards"] == boards}
-        line = [own[length] for length in lengths]
-        axes.plot(range(len(lengths)), line, marker="o", label=f"simulated, {boards} board{'s' if boards > 1 else ''}")
+    alone = [row for row in rows if row["requests"] == 1]
+    cores = list(dict.fromkeys(row["core"] for row in alone))
+    uses: dict[tuple[int, str], list[Row]] = {}
+    for row in alone:
+        uses.setdefault((row["boards"], row["core"]), []).append(row)
+    for (boards, core), own in uses.items():
+        times = {(row["in"], row["out"]): row["total_ms"] for row in own}
+        line = [times[length] for length in lengths]
+        label = f"simulated, {_board_count(boards)}"
+        if core != cores[0]:
+            label += f", core {core} ({_kind(own[0])})"
+        style, colour = _CORE_STYLES[cores.index(core) % len(_CORE_STYLES)], _BOARD_COLOURS.get(boards)
+        axes.plot(range(len(lengths)), line, style, marker="o", color=colour, label=label)
     for system, marker in (("DFX", "s"), ("StreamTensor", "^")):
         found = [
             one for one in PUBLISHED if _is_total(one) and (one.model, one.system) == (model, system) and one.length
@@ -93,6 +114,9 @@ def _latency_panel(axes: Axes, model: str, rows: Sequence[Row]) -> None:
     if len(lengths) > 6:
         axes.tick_params(axis="x", rotation=90)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("tokens of prompt : output")
     axes.set_ylabel("ms")
     axes.grid(alpha=0.3, which="both")
@@ -142,22 +166,24 @@ def comparison_bars(report: Report) -> dict[str, list[Bar]]:
     models = models or [rows[0]["model"]]
     at = f"[{length[0]}:{length[1]}]"
     panels: dict[str, list[Bar]] = {}
+    alone = [row for row in rows if row["rows"] == 1] or [row for row in rows if row["requests"] == 1]
     for model in models:
         own = [row for row in rows if row["model"] == model]
+        steps = [_ours(row, row["decode_ms_per_token"]) for row in alone if row["model"] == model]
         panels[f"{model}: decode, ms a token, prompt left out\n({at} where lengths matter)"] = sorted(
-            [*(_ours(row, row["decode_ms_per_token"]) for row in own), *_steps(model, length)],
-            key=lambda bar: -bar.value,
+            [*steps, *_steps(model, length)], key=lambda bar: -bar.value
         )
         rates = [_theirs(one, one.value) for one in _of(model, Quantity.RATE_WITH_PROMPT, length)]
         panels[f"{model}: output tokens a second over a time\nthat includes the prompt, {at}"] = sorted(
             [*(_ours(row, row["tokens_per_s_with_prompt"]) for row in own), *rates], key=lambda bar: bar.value
         )
-    shown = [row for row in rows if row["model"] in models or row["boards"] == min(one["boards"] for one in rows)]
+    fewest = min(one["boards"] for one in rows)
+    shown = [row for row in alone if row["model"] in models or row["boards"] == fewest]
     used = [_ours(row, 100 * row["bandwidth_fraction"], row["model"]) for row in shown]
     panels[f"Memory bandwidth used in decode, % of the boards'\ntheoretical peak ({at} where lengths matter)"] = sorted(
         [*used, *_bandwidths(length)], key=lambda bar: bar.value
     )
-    return panels
+    return {title: bars for title, bars in panels.items() if bars}
 
 
 def _of(model: str, quantity: Quantity, length: tuple[int, int]) -> list[Published]:
@@ -182,8 +208,19 @@ def _bandwidths(length: tuple[int, int]) -> list[Bar]:
 
 
 def _ours(row: Row, value: float, model: str = "") -> Bar:
-    boards = f"{row['boards']} board{'s' if row['boards'] > 1 else ''}"
-    return Bar(f"ours, {model + ', ' if model else ''}{boards}, {row['precision']}", value, _OURS)
+    notes = ["ours", model, _board_count(row["boards"]), row["precision"]]
+    if row["rows"] > 1:
+        notes.append(f"{row['rows']} rows" if row["requests"] == 1 else f"batch of {row['requests']} requests")
+    return Bar(", ".join(filter(None, notes)), value, _OURS)
+
+
+def _kind(row: Row) -> str:
+    """What tells a core from others, in words."""
+    return f"{row['rows']} rows" if row["rows"] > 1 else str(row["precision"]).split(",")[0]
+
+
+def _board_count(boards: int) -> str:
+    return f"{boards} board{'s' if boards > 1 else ''}"
 
 
 def _theirs(one: Published, value: float, note: str = "") -> Bar:
@@ -210,8 +247,9 @@ def _footnote(figure: Figure, report: Report, published: Sequence[Published]) ->
     """Sources under the picture: of our figures, and the citation of every published one that is in it."""
     hashes = dict.fromkeys(machine["verilog_sha256"][:12] for machine in report["machines"])
     conditions = report["machines"][0]["conditions"]
+    cores = ", ".join(dict.fromkeys(machine["conditions"]["core"] for machine in report["machines"]))
     ours = (
-        f"Simulated: cycles by the timing model, core {conditions['core']}, memory {conditions['memory']}, Verilog "
+        f"Simulated: cycles by the timing model, core {cores}, memory {conditions['memory']}, Verilog "
         f"{', '.join(hashes)}, at an assumed {ASSUMED_CLOCK_MHZ} MHz; nothing has been placed, routed or run on a card."
     )
     works: dict[str, list[str]] = {}

@@ -1,8 +1,9 @@
 """Cycles of a whole generation, prompt and output, for many lengths of the same model on the same boards.
 
-Every length is made of the same steps: the first position, prompt steps, the step that makes the first new token, and
-decode steps. Prompt and decode steps by context are two curves (`sim.timing.interpolation`): simulated where they must
-be, interpolated where simulated contexts prove the line. So a table of lengths costs little more than its longest one.
+Every length is made of the same steps (`host.bench.gpt2_steps`): the first one, prompt steps, the step that makes the
+first new token, and decode steps. Prompt and decode steps by context are two curves (`sim.timing.interpolation`):
+simulated where they must be, interpolated where simulated contexts prove the line. So a table of lengths costs little
+more than its longest one.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from host.bench.gpt2_steps import GenerationSteps
 from host.bench.timed_program import TimedProgram
 from host.errors import BadInput
-from sim.timing.interpolation import TOLERANCE, Curve, step_cycles, step_rows
-from sim.timing.machine import Machine
-from sim.timing.result import TimingResult
+from sim.timing.interpolation import TOLERANCE, Curve
 from sw.models.weights import Progress, unobserved
 
 __all__ = ["GenerationCycles", "Length", "LengthTimes", "time_lengths"]
@@ -74,70 +74,65 @@ class GenerationCycles:
 
 @dataclasses.dataclass(frozen=True)
 class LengthTimes:
-    """All lengths of one model on its boards, and how their cycles were found."""
+    """All lengths of one model on its boards, and how their cycles were found; `requests`: of a batch, or 1."""
 
     timed: TimedProgram
+    requests: int
     lengths: tuple[GenerationCycles, ...]
     method: dict[str, object]
 
 
-def time_lengths(timed: TimedProgram, lengths: Sequence[Length], progress: Progress = unobserved) -> LengthTimes:
-    """Time every length from an empty cache, in a ring on board 0. Raises BadInput for one that does not fit."""
+def time_lengths(
+    timed: TimedProgram, lengths: Sequence[Length], *, requests: int = 1, progress: Progress = unobserved
+) -> LengthTimes:
+    """Time every length from an empty cache, in a ring on board 0.
+
+    With `requests` above 1 it is a batch of so many, each of that length, on a core with as many rows or more. Raises
+    BadInput for a length that does not fit, TimingError.
+    """
     for length in lengths:
         timed.check_positions(f"prompt + output - 1 of length {length}", length.positions)
-    machine = timed.machine
+    steps = GenerationSteps(timed.machine, requests)
     prompts = sorted({length.prompt for length in lengths})
     decoding = [length for length in lengths if length.output > 1]
-    simulated = 0
+    name = f"{timed.label} on {timed.boards}, core {timed.program.core.name}"
+    tile = timed.program.core.tile
 
-    def tell(kind: str) -> Callable[[int, int, int], object]:
-        name = f"{timed.label} on {timed.boards}, {kind} steps"
-        return lambda attended, done, needed: progress(f"{name}, {attended} attended", done, needed)
+    def tell(kind: str, stride: int) -> Callable[[int, int, int], object]:
+        return lambda step, done, needed: progress(f"{name}, {kind} steps, {step * stride} attended", done, needed)
 
-    def curve(kind: str, prompt: bool) -> Curve:
-        return Curve(
-            lambda attended: step_cycles(machine, attended, prompt=prompt),
-            lambda attended: max(step_rows(program, attended, prompt=prompt) for program in machine.programs),
-            timed.program.core.tile,
-            tell(kind),
-        )
-
-    prompt_curve, decode_curve = curve("prompt", True), curve("decode", False)
-    steps = dict(prompt_curve.steps(2, prompts[-1] - 1))
-    starts = {1: 0.0}  # cycles from start to the first tile of the last prompt position, by prompt tokens
-    if prompts[-1] > 1:
-        starts[2] = _first_tile(machine.run(0, prompts[-1], 1, stop_position=1)[0], 1)
-        simulated += 1
-    for tokens in range(3, prompts[-1] + 1):
-        starts[tokens] = starts[tokens - 1] + steps[tokens - 1]
-    firsts = {tokens: starts[tokens] + _last_prompt_step(machine, tokens) for tokens in prompts}
+    in_prompt = Curve(
+        steps.prompt_step, steps.prompt_step_rows, max(1, tile // steps.stride), tell("prompt", steps.stride)
+    )
+    in_decode = Curve(steps.decode_step, steps.decode_step_rows, tile, tell("decode", 1))
+    starts, simulated = _starts(steps, in_prompt, prompts[-1])
+    firsts = {tokens: starts[steps.prompt_steps(tokens)] + steps.last_step(tokens) for tokens in prompts}
     first = min((length.prompt for length in decoding), default=0) + 1
     last = max((length.positions for length in decoding), default=0)
-    decode = dict(decode_curve.steps(first, last))
+    decode = dict(in_decode.steps(first, last))
     found = []
     for length in lengths:
         own = range(length.prompt + 1, length.positions + 1)
         whole = firsts[length.prompt] + sum(decode[attended] for attended in own)
         found.append(GenerationCycles(length, round(firsts[length.prompt]), round(whole)))
-    simulated += len(prompts) + len(prompt_curve.samples) + len(decode_curve.samples)
-    return LengthTimes(timed, tuple(found), _method(simulated, prompt_curve, decode_curve))
+    simulated += len(prompts) + len(in_prompt.samples) + len(in_decode.samples)
+    return LengthTimes(timed, requests, tuple(found), _method(simulated, steps.stride, in_prompt, in_decode))
 
 
-def _last_prompt_step(machine: Machine, tokens: int) -> int:
-    """Cycles of the step at the last prompt position, from its first tile to the first new token; with one token in the
-    prompt from the run's start."""
-    if tokens == 1:
-        return machine.run(0, 1, 1)[0].token_cycles[0]
-    run = machine.run(tokens - 2, tokens, 1)[0]
-    return run.token_cycles[0] - _first_tile(run, tokens - 1)
+def _starts(steps: GenerationSteps, curve: Curve, longest: int) -> tuple[dict[int, float], int]:
+    """Cycles from start to the first tile of each step of the longest prompt, and how many runs beside `curve` found
+    them. A step's start does not depend on how many follow it."""
+    count = steps.prompt_steps(longest)
+    if count == 1:
+        return {1: 0.0}, 0
+    whole = dict(curve.steps(2, count - 1))
+    starts = {1: 0.0, 2: float(steps.first_step(longest))}
+    for step in range(3, count + 1):
+        starts[step] = starts[step - 1] + whole[step - 1]
+    return starts, 1
 
 
-def _first_tile(run: TimingResult, position: int) -> int:
-    """Cycle of the run in which the first tile of `position` was issued."""
-    return int(run.spans["first_issue"][run.spans["position"] == position].min())
-
-
-def _method(simulated: int, prompt_curve: Curve, decode_curve: Curve) -> dict[str, object]:
+def _method(simulated: int, stride: int, in_prompt: Curve, in_decode: Curve) -> dict[str, object]:
     return {
         "cycles": "from start, with an empty cache, to the first and to the last new token",
         "method": (
@@ -145,6 +140,7 @@ def _method(simulated: int, prompt_curve: Curve, decode_curve: Curve) -> dict[st
             f"where simulated ones between two others lie on their line within {TOLERANCE:g}"
         ),
         "simulated_contexts": simulated,
-        "interpolated_prompt_steps": [dataclasses.asdict(proof) for proof in prompt_curve.proofs],
-        "interpolated_decode_steps": [dataclasses.asdict(proof) for proof in decode_curve.proofs],
+        "prompt_positions_a_step": stride,
+        "interpolated_prompt_steps": [dataclasses.asdict(proof) for proof in in_prompt.proofs],
+        "interpolated_decode_steps": [dataclasses.asdict(proof) for proof in in_decode.proofs],
     }

@@ -118,10 +118,15 @@ def _cpu() -> str:
     return f"{processor_name()}, {native} avx512_fp16"
 
 
-def table(rows: Sequence[ErrorRow]) -> list[str]:
-    """Lines of text: a case and a quantity a line, a form a column; RMS / 99.9th percentile / median position."""
+def table(rows: Sequence[ErrorRow], third: str = "median") -> list[str]:
+    """Lines of text: a case and a quantity a line, a form a column; RMS / 99.9th percentile / the member `third`."""
     forms = list(dict.fromkeys(row.form for row in rows))
-    cells = {(row.case, row.quantity, row.form): f"{row.rms:.2e} / {row.p999:.2e} / {row.median:.2e}" for row in rows}
+    cells = {
+        (row.case, row.quantity, row.form): " / ".join(
+            f"{size:.2e}" for size in (row.rms, row.p999, getattr(row, third))
+        )
+        for row in rows
+    }
     keys = list(dict.fromkeys((row.case, row.quantity) for row in rows))
     body = [[case, quantity, *(cells.get((case, quantity, form), "") for form in forms)] for case, quantity in keys]
     lines = [["case", "quantity", *forms], *body]

@@ -31,6 +31,12 @@ class Quantity(enum.StrEnum):
     """Part of the memory's peak bandwidth that is used, as the authors say."""
     SYNC_FRACTION = "exposed_sync_fraction"
     """Part of a step in which boards wait for each other."""
+    LUT_FRACTION = "lut_fraction"
+    """Part of the device's LUTs that is taken."""
+    DSP_FRACTION = "dsp_fraction"
+    """Part of its DSPs."""
+    BRAM_FRACTION = "bram_fraction"
+    """Part of its block RAMs."""
     POWER_W = "power_w_per_device"
     """Power of one device at work."""
     PRICE_USD = "price_usd_per_device"
@@ -60,7 +66,8 @@ class Published:
     system : what was built; the name that tables use.
     citation : the work that the figure is from.
     read_from : where it was read, if not in the work itself; a re-tabulation may carry its own conditions.
-    device, devices : the board or GPU, and how many of them.
+    device, devices : the board, part of a board or GPU, and how many of them.
+    devices_a_board : parts that one board has, if a device is a part of it.
     model : a name of `sw.models.named_sizes.NAMED_SIZES` where it is one of these sizes, else the authors' name.
     precision : of weights and activations, in the authors' words.
     weight_bits : bits of a weight, for bytes per token.
@@ -86,6 +93,7 @@ class Published:
     basis: Basis
     conditions: str
     devices: int = 1
+    devices_a_board: int = 1
     read_from: str = "the work itself"
     length: tuple[int, int] | None = None
     attended: int | None = None
@@ -100,6 +108,16 @@ class Published:
     def prompt_included(self) -> bool:
         """Whether the time that the figure is of, or divides by, includes the prompt."""
         return self.quantity in _WITH_PROMPT
+
+    @property
+    def boards(self) -> int:
+        """Boards or GPUs that the devices are, one of which may be used in part."""
+        return -(-self.devices // self.devices_a_board)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is better."""
+        return self.quantity in (Quantity.DECODE_RATE, Quantity.RATE_WITH_PROMPT)
 
     @property
     def step_ms(self) -> float | None:

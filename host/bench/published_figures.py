@@ -87,6 +87,7 @@ _LOOPLYNX = Published(
     value=6.59,
     basis=Basis.SIMULATED,
     conditions="285 MHz, SmoothQuant; two nodes are one board; cycle-accurate simulation, network included",
+    devices_a_board=2,
     read_from=_NOTES,
 )
 _FLIGHT = Published(
@@ -155,6 +156,18 @@ def _dfx() -> Iterator[Published]:
     measured: dict[str, Any] = {"basis": Basis.MEASURED, "conditions": _DFX_CONDITIONS}
     of_ring: dict[str, Any] = {"model": "gpt2-1.5b-dfx", "devices": 4}
     yield dataclasses.replace(_DFX, **measured, **of_ring, quantity=Quantity.SYNC_FRACTION, value=0.173)
+    for resource, share in (
+        (Quantity.LUT_FRACTION, 0.3993),
+        (Quantity.DSP_FRACTION, 0.3915),
+        (Quantity.BRAM_FRACTION, 0.5913),
+    ):
+        yield dataclasses.replace(
+            _DFX,
+            quantity=resource,
+            value=share,
+            basis=Basis.MEASURED,
+            conditions="placed and routed on one U280, 200 MHz",
+        )
     yield dataclasses.replace(
         _DFX, quantity=Quantity.POWER_W, value=45.0, basis=Basis.MEASURED, conditions="xbutil, one U280 at work"
     )
@@ -236,5 +249,6 @@ def selected(
 
 
 def best_published(**facts: Any) -> Published | None:
-    """The lowest of the selected figures, None if there is none. Parameters as of `selected`."""
-    return min(selected(**facts), key=lambda one: one.value, default=None)
+    """The best of the selected figures, which must be of one quantity: the highest rate, the lowest of anything else;
+    None if there is none. Parameters as of `selected`."""
+    return min(selected(**facts), key=lambda one: -one.value if one.is_rate else one.value, default=None)

@@ -138,6 +138,7 @@ class TimedProgram:
             "core": core.name,
             "core_digest": core.digest,
             "rows": core.rows,
+            "weight_format": core.weights,
             "products_per_cycle": core.rows * core.tile * core.lanes * core.mm_strips,
             "core_clock_mhz": core.core_clock_mhz,
             "port_clock_mhz": core.port_clock_mhz,

@@ -19,6 +19,9 @@ def _row(model: str, boards: int, length: tuple[int, int], ms: float) -> dict[st
     return {
         "model": model,
         "boards": boards,
+        "core": "64x16",
+        "rows": 1,
+        "requests": 1,
         "in": length[0],
         "out": length[1],
         "precision": "fp16",
@@ -68,6 +71,19 @@ def test_the_bars_of_a_model_with_published_figures() -> None:
     )
 
 
+def test_batches_and_rows_are_bars_of_throughput_alone() -> None:
+    report = _report(("gpt2-345m",), SQUARES)
+    like: dict[str, Any] = {"core": "64x16r4", "rows": 4}
+    for requests in (1, 4):
+        own = _row("gpt2-345m", 1, (64, 64), 1.9) | like
+        rate = requests * own["tokens_per_s_with_prompt"]
+        report["rows"].append(own | {"requests": requests, "tokens_per_s_with_prompt": rate})
+    decode, rates, bandwidth = comparison_bars(report).values()
+    more = ["ours, 1 board, fp16, 4 rows", "ours, 1 board, fp16, batch of 4 requests"]
+    assert [bar.label for bar in rates if bar.label.count(",") == 3 and bar.label.startswith("ours")] == more
+    assert not any("rows" in bar.label or "batch" in bar.label for bar in [*decode, *bandwidth])
+
+
 def test_models_and_lengths_without_published_figures() -> None:
     bars = comparison_bars(_report(("gpt2-tiny",), ((8, 4),)))
     decode = next(iter(bars.values()))
@@ -78,7 +94,7 @@ def test_models_and_lengths_without_published_figures() -> None:
 @pytest.mark.parametrize(
     ("models", "lengths", "size"),
     [
-        (("gpt2-345m",), SQUARES, (960, 684)),
+        (("gpt2-345m",), SQUARES, (1152, 684)),
         (("gpt2-124m", "gpt2-345m", "gpt2-774m", "gpt2-xl", "gpt2-1.5b-dfx"), SQUARES, (1872, 1188)),
         (("gpt2-345m", "gpt2-xl"), ((32, 1), (32, 4), (32, 64), (64, 1), (64, 4), (64, 64), (128, 1)), (1248, 684)),
     ],

@@ -161,6 +161,10 @@ def test_command_prints_every_figure_with_its_conditions(
     }
     assert {row["case"] for row in found["sizes"]} == {"gpt2-124m", "gpt2-345m"}
     assert len(found["outliers"]) == 16 and found["conditions"]["guard_bits"] == 4
+    assert all(row["rms"] < row["p999"] < row["largest"] for row in found["sizes"])
+    assert main(["--only", "sizes", "--layers", "1", "--positions", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "gpt2-345m, n_layer 1" in out and "RMS / 99.9th percentile / largest" in out
     assert main(["--only", "text", "--text", str(text)]) == 0
     out = capsys.readouterr().out
     assert "late, int8 weights" in out and "reference: PyTorch" in out and "outlier" not in out
@@ -172,7 +176,9 @@ def test_fp16_is_its_own_measure() -> None:
     assert rows[INT8.name].above_fp16 == rows[INT8.name].bits_per_byte / rows[LATE.name].bits_per_byte - 1
 
 
-@pytest.mark.parametrize("arguments", [["--positions", "0"], ["--only", "nothing"], ["--model", "gpt2-9b"]])
+@pytest.mark.parametrize(
+    "arguments", [["--positions", "0"], ["--layers", "0"], ["--only", "nothing"], ["--model", "gpt2-9b"]]
+)
 def test_bad_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main(arguments)

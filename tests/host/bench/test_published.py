@@ -17,6 +17,9 @@ PLAUSIBLE = {
     Quantity.RATE_WITH_PROMPT: (5, 1_000),
     Quantity.BANDWIDTH_FRACTION: (0.01, 1),
     Quantity.SYNC_FRACTION: (0.001, 0.9),
+    Quantity.LUT_FRACTION: (0.05, 0.9),
+    Quantity.DSP_FRACTION: (0.05, 0.9),
+    Quantity.BRAM_FRACTION: (0.05, 0.9),
     Quantity.POWER_W: (10, 700),
     Quantity.PRICE_USD: (1_000, 100_000),
 }
