@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from host.cli.bench_text import gpt2_lines, gpu_lines, yardstick_lines
-from host.cli.options import SIZES_HELP, CoreOption, JsonOption, MemoryOption, RefreshSeedOption, TimedHopOption
+from host.cli.options import SIZES_HELP, JsonOption, MemoryOption, RefreshSeedOption, TimedHopOption
 from host.cli.output import command_errors, quiet_stdout, write_json
 from host.cli.output_file import check_output_file
 from host.cli.progress import Progress
@@ -58,22 +58,26 @@ def yardsticks_command(
     """Time every case that the design sets a bar for, and say whether it is met.
 
     Cycles are simulated, with the board's memory as measured, and are times at an assumed 200 MHz. The limit is what no
-    core of this width could beat: weights and keys and values at full rate, nothing else. Takes one to two minutes.
+    core of this width could beat: weights and keys and values at full rate, nothing else. Area is that of the committed
+    estimate of `ringfly synth`. Takes two to four minutes.
 
     Exit code 1: a bar was missed; all rows are printed all the same.
 
     Example: ringfly bench yardsticks --json
     """
+    from host.bench.yardstick_area import area_rows
     from host.bench.yardstick_table import RTL_SECONDS_BAR, RTL_YARDSTICKS, YARDSTICKS
     from host.bench.yardsticks import yardstick_rows
 
     progress = Progress()
     with quiet_stdout(as_json):
+        area = area_rows()
         rows = yardstick_rows(YARDSTICKS, progress)
         if rtl:
             from host.bench.yardstick_gateware import gateware_rows
 
             rows += gateware_rows(RTL_YARDSTICKS, RTL_SECONDS_BAR, progress)
+        rows += area
     progress.clear()
     met = all(row["met"] is not False for row in rows)
     if as_json:
@@ -92,7 +96,13 @@ def gpt2_command(
         typer.Option(help="Boards that share the model, 1 to 8; repeatable. Default: 1, 2, 4 and 8."),
     ] = None,
     length: LengthsOption = None,
-    core: CoreOption = "64x16",
+    core: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of a core, such as 64x16, 64x16i8 (int8 weights), 64x16r4 (4 rows), or a JSON file; repeatable. "
+            "Default: these three, the second and the third on one board."
+        ),
+    ] = None,
     memory: MemoryOption = "u280",
     seed: RefreshSeedOption = 0,
     hop_ns: TimedHopOption = None,
@@ -107,8 +117,10 @@ def gpt2_command(
     """Latency and throughput of every model and number of boards, beside published accelerators.
 
     Ours are simulated cycles at an assumed 200 MHz. A published figure stands only beside ours of the same definition,
-    with its precision and its source. Without options: all models on 1, 2, 4 and 8 boards at 32:32 to 256:256 and over
-    DFX's range, prompts of 32 to 128 with 1 to 256 tokens of output; this takes up to half an hour.
+    with its precision and its source. On a core with rows each length is that of one request and of a batch of as many
+    as it has rows. Without options: all models on 1, 2, 4 and 8 boards, and on one board with int8 weights and with 4
+    rows, at 32:32 to 256:256 and over DFX's range, prompts of 32 to 128 with 1 to 256 tokens of output; this takes
+    half an hour.
 
     Example: ringfly bench gpt2 --model gpt2-345m --boards 1 --length 64:64
 
@@ -134,7 +146,7 @@ def gpt2_command(
             tuple(dict.fromkeys(model or MODELS)),
             tuple(dict.fromkeys(boards)) if boards else None,
             lengths,
-            core=core,
+            cores=tuple(dict.fromkeys(core)) if core else None,
             memory=memory,
             seed=seed,
             hop_ns=hop_ns,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = ["gpt2_lines", "gpu_lines", "yardstick_lines"]
@@ -14,53 +14,67 @@ _VERDICTS = {True: "met", False: "MISSED", None: "-"}
 
 def yardstick_lines(rows: Sequence[Facts]) -> list[str]:
     """A line a yardstick, then where the columns come from."""
-    head = ["work", "ms", "bar", "limit", "over limit", "", "cycles by", "best published (cited)"]
-    table = [head]
+    table = [["work", "figure", "bar", "limit", "", "over limit", "", "from", "best published (cited)"]]
     for row in rows:
-        over = f"{100 * (row['ms'] / row['limit'] - 1):+.1f} %" if row["limit"] else "-"
         best = row["best_published"]
-        shown = "-" if best is None else f"{best['system']} {_amount(best)}"
         table.append(
             [
                 row["work"],
-                _number(row["ms"]),
+                _number(row["value"]),
                 _number(row["bar"]),
                 _number(row["limit"]),
-                over,
+                row["unit"],
+                f"{100 * (row['value'] / row['limit'] - 1):+.1f} %" if row["limit"] else "-",
                 _VERDICTS[row["met"]],
-                row["cycles_source"],
-                shown,
+                row["cycles_source"] or "synthesis",
+                "-" if best is None else f"{best['system']} {_amount(best)}",
             ]
         )
-    lines = _aligned(table, left=(0, 7))
+    lines = _aligned(table, left=(0, 4, 7, 8))
     for row in rows:
         if row.get("fraction_of_step") is not None:
             lines.append(f"{row['work']}: {100 * row['fraction_of_step']:.2f} % of the step")
     source = rows[0]["conditions"]
-    hashes = dict.fromkeys(str(row["verilog_sha256"])[:16] for row in rows)
     missed = sum(row["met"] is False for row in rows)
     return [
         *lines,
         f"bars: {source['bar_source']}; ms at an assumed {source['assumed_clock_mhz']} MHz, {source['clocks']}",
         f"limit: {source['limit_meaning']}",
-        *(f"{best['system']}: {best['citation']}; {best['basis']}; {best['conditions']}" for best in _best(rows)),
-        f"Verilog {', '.join(hashes)}; {len(rows)} rows, {missed} missed",
+        *dict.fromkeys(_area_source(row) for row in rows if row["cycles_source"] is None),
+        *dict.fromkeys(_cited(row["best_published"]) for row in rows if row["best_published"]),
+        *_verilog(rows),
+        f"{len(rows)} rows, {missed} missed",
     ]
 
 
-def _best(rows: Iterable[Facts]) -> list[Facts]:
-    found = {row["best_published"]["conditions"]: row["best_published"] for row in rows if row["best_published"]}
-    return list(found.values())
+def _area_source(row: Facts) -> str:
+    kept = row["conditions"]
+    if row["value"] is None:
+        return f"area: no figure: {kept['missing']}"
+    of = "this" if kept["of_this_gateware"] else "an earlier state of the"
+    return f"area: {row['area_source']}, kept in {kept['file']}, of {of} gateware"
+
+
+def _verilog(rows: Sequence[Facts]) -> list[str]:
+    """A line for each core that was simulated."""
+    named = {row["conditions"]["core"]: row["verilog_sha256"] for row in rows if row["cycles_source"] is not None}
+    return [f"Verilog of core {core}: {digest[:16]}" for core, digest in named.items()]
+
+
+def _cited(best: Facts) -> str:
+    length = "" if best["length"] is None else " [{}:{}]".format(*best["length"])
+    return f"{best['system']}{length}: {best['citation']}; {best['basis']}; {best['conditions']}"
 
 
 def gpt2_lines(report: Facts) -> list[str]:
-    """A table for each model and number of boards, what was published about it below, and at the end the sources."""
+    """A table for each model, core and number of boards, what was published about it below, at the end the sources."""
     lines: list[str] = []
     notes: dict[str, int] = {}
-    for (model, boards), group in itertools.groupby(report["rows"], lambda row: (row["model"], row["boards"])):
+    for (model, boards, core, requests), group in itertools.groupby(report["rows"], _use):
         rows = list(group)
-        title = f"{model}, {boards} board{'s' if boards > 1 else ''}: simulated, {rows[0]['precision']}"
-        lines += [title, *_length_table(rows)]
+        batch = f", a batch of {requests} requests" if requests > 1 else ""
+        title = f"{model}, {boards} board{'s' if boards > 1 else ''}, core {core}{batch}: simulated"
+        lines += [f"{title}, {rows[0]['precision']}", *_length_table(rows)]
         published = [(row, one) for row in rows for one in row["published"]]
         if published:
             lines += ["  published, beside ours of the same definition:", *_published_table(published, notes)]
@@ -69,6 +83,10 @@ def gpt2_lines(report: Facts) -> list[str]:
     lines += _power_lines(report["published"], notes)
     lines += ["", *(f"[{number}] {text}" for text, number in notes.items()), *_own_sources(report)]
     return lines
+
+
+def _use(row: Facts) -> tuple[str, int, str, int]:
+    return row["model"], row["boards"], row["core"], row["requests"]
 
 
 def _length_table(rows: Sequence[Facts]) -> list[str]:
@@ -144,9 +162,10 @@ def _own_sources(report: Facts) -> list[str]:
     lines = [f"{name}: {meaning}" for name, meaning in report["definitions"].items()]
     clock = machine["assumed_clock_mhz"]
     contexts = sorted({one["conditions"]["simulated_contexts"] for one in report["machines"]})
+    cores = ", ".join(dict.fromkeys(one["conditions"]["core"] for one in report["machines"]))
     return [
         *lines,
-        f"ours: core {machine['core']}, memory {machine['memory']}, cycles by timing at an assumed {clock} MHz, "
+        f"ours: core {cores}, memory {machine['memory']}, cycles by timing at an assumed {clock} MHz, "
         f"{machine['clocks']}; {machine['method']} (from {contexts[0]} to {contexts[-1]} of a model and its boards)",
         f"Verilog {', '.join(hashes)}",
     ]
@@ -204,6 +223,9 @@ _UNITS = {
     "price_usd_per_device": "US$ a device",
     "bandwidth_fraction": "% of the peak bandwidth",
     "exposed_sync_fraction": "% of the step",
+    "lut_fraction": "% of the LUTs",
+    "dsp_fraction": "% of the DSPs",
+    "bram_fraction": "% of the block RAMs",
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from host.cli.options import JsonOption
+from host.cli.options import CoreOption, JsonOption
 from host.cli.output import EXIT_WRONG, command_errors, quiet_stdout, write_json
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def faults_command(
     name: Annotated[
         list[str] | None, typer.Option(help="Build and check this fault; may be given several times.")
     ] = None,
-    core: Annotated[str, typer.Option(help="The accelerator core: 16x4, 64x16, or a JSON file.")] = "16x4",
+    core: CoreOption = "16x4",
     as_json: JsonOption = False,
 ) -> int:
     """List the known faults, or build gateware with some of them and see whether the checks catch each.

@@ -30,7 +30,11 @@ __all__ = [
 ]
 
 CoreOption = Annotated[
-    str, typer.Option(help="The accelerator core: 16x4, 64x16 (products per lane x lanes), or a JSON file.")
+    str,
+    typer.Option(
+        help="The accelerator core: 16x4, 64x16 (products per lane x lanes), with r2 or r4 behind it for rows and i8 "
+        "for int8 weights (64x16r4, 64x16i8, 64x16r4i8), or a JSON file."
+    ),
 ]
 RowsOption = Annotated[
     int | None,

@@ -38,7 +38,10 @@ def profile_command(
     tokens: Annotated[
         int | None, typer.Option(help="Tokens of the run; its last step is profiled. Default: 2, a steady step.")
     ] = None,
-    core: Annotated[str | None, typer.Option(help="With --model: 16x4, 64x16, or a JSON file; default: 64x16.")] = None,
+    core: Annotated[
+        str | None,
+        typer.Option(help="With --model: a core, such as 16x4, 64x16, 64x16i8, or a JSON file; default: 64x16."),
+    ] = None,
     context: Annotated[
         int | None, typer.Option(help="With --model: positions of the key/value cache; default: as many as fit.")
     ] = None,

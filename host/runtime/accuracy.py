@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import sys
 import tempfile
 import time
@@ -28,7 +29,14 @@ from host.runtime.torch_executor import reference_logits
 from sw.models.gpt2 import GPT2
 from sw.models.tokenizer import Tokenizer
 
-__all__ = ["arg_max_differences", "logit_errors", "measure", "teacher_forced_logits", "text_windows"]
+__all__ = [
+    "arg_max_differences",
+    "bits_per_byte",
+    "logit_errors",
+    "measure",
+    "teacher_forced_logits",
+    "text_windows",
+]
 
 WAIT_S = 60.0
 Logits = npt.NDArray[np.float32]
@@ -64,6 +72,22 @@ def logit_errors(logits: Logits, reference: Logits) -> dict[str, float]:
     }
 
 
+def bits_per_byte(logits: Logits, windows: Sequence[Sequence[int]], text_bytes: int) -> float:
+    """Bits that the tokens of `windows` take for each of `text_bytes`, the bytes that they stand for.
+
+    `logits` [positions, vocab] are those of every position of every window. A window's first token is not predicted:
+    its bits are not in the sum, its bytes not in `text_bytes`.
+    """
+    nats, row = 0.0, 0
+    for window in windows:
+        scores = logits[row : row + len(window) - 1].astype(np.float64)
+        chosen = scores[np.arange(len(scores)), list(window[1:])]
+        highest = scores.max(axis=1)
+        nats += float((highest + np.log(np.exp(scores - highest[:, None]).sum(axis=1)) - chosen).sum())
+        row += len(window)
+    return nats / math.log(2) / text_bytes
+
+
 def arg_max_differences(logits: Logits, reference: Logits) -> list[dict[str, float]]:
     """Every position whose arg-max differs, with both ids and the gap between them in the reference."""
     ours, theirs = logits.argmax(axis=1), reference.argmax(axis=1)
@@ -84,7 +108,8 @@ def measure(model_dir: Path, text: Path, core_name: str, positions: int, boards:
     start = time.monotonic()
     core, model = chosen_core(core_name), GPT2.from_directory(model_dir)
     data = text.read_bytes()
-    ids = Tokenizer(model_dir).encode(data.decode("utf-8"))[:positions]
+    tokenizer = Tokenizer(model_dir)
+    ids = tokenizer.encode(data.decode("utf-8"))[:positions]
     windows = text_windows(ids, min(model.config.n_positions, core.context), len(ids))
     reference = np.concatenate([reference_logits(model, window) for window in windows])
     with tempfile.TemporaryDirectory(prefix="ringfly-") as folder:
@@ -93,6 +118,8 @@ def measure(model_dir: Path, text: Path, core_name: str, positions: int, boards:
             ours = teacher_forced_logits(executor.appliance, windows, _say)
     half = model.to(torch.float16)
     fp16 = np.concatenate([reference_logits(half, window) for window in windows])
+    predicted = sum(len(tokenizer.token_bytes(token)) for window in windows for token in window[1:])
+    scored = {"core": ours, "pytorch_fp16_sdpa": fp16, "pytorch_fp32": reference}
     errors = logit_errors(ours, reference)
     differences = arg_max_differences(ours, reference)
     return {
@@ -110,6 +137,8 @@ def measure(model_dir: Path, text: Path, core_name: str, positions: int, boards:
         "reference": "PyTorch fp32 (sw.models.gpt2), one pass a window",
         "core": errors,
         "pytorch_fp16_sdpa": logit_errors(fp16, reference),
+        "bits_per_byte": {name: bits_per_byte(logits, windows, predicted) for name, logits in scored.items()},
+        "predicted_bytes": predicted,
         "arg_max_differences": differences,
         "near_tie_threshold": TIE_ERRORS * errors["rms_error"],
         "torch": torch.__version__,
@@ -136,7 +165,8 @@ def main() -> None:
     record = measure(options.model, options.text, options.core, options.positions, options.boards)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps({key: record[key] for key in ("core", "pytorch_fp16_sdpa", "seconds")}) + "\n")
+    shown = ("core", "pytorch_fp16_sdpa", "bits_per_byte", "seconds")
+    sys.stdout.write(json.dumps({key: record[key] for key in shown}) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from host.runtime.request import (
     check_arguments,
     check_boards,
     check_rows,
+    check_weights,
     chosen_context,
     chosen_stop_ids,
     encode_prompts,
@@ -72,7 +73,7 @@ class GenerateOptions:
     executor : ``rtl`` (Verilated gateware), ``functional`` (bit-exact, no cycles) or ``torch`` (fp32 on the CPU).
     core : name of a core, or a core description; `torch` ignores all of it but its context.
     rows : tokens that share a pass over the weights, 1, 2 or 4; None: as `core` says. `torch` has none.
-    weights : ``fp16`` or ``int8`` weights of the core; None: as `core` says. `torch` has its own.
+    weights : ``fp16`` or ``int8`` weights of the core; None: as `core` says. `torch` has none.
     boards : 1 to 8 boards that share the model, one if the core has rows; `torch` has none.
     links : the cables between several boards of ``rtl``; fault-free ones of 500 ns if None.
     cards : names of cards to lock while their boards are used, one a board, or none.
@@ -149,6 +150,7 @@ def generate_batch(
     config = chosen_core(options.core, options.rows, options.weights) if isinstance(options.core, str) else options.core
     check_arguments(executor, max_new_tokens, options.timeout_s)
     check_rows(executor, options.rows, config)
+    check_weights(executor, options.weights, config)
     check_boards(executor, options.boards, links, options.cards, config.rows)
     with _timed(seconds, "read"):
         weights = chosen_model(model_dir)

@@ -26,6 +26,7 @@ __all__ = [
     "check_executor",
     "check_memory",
     "check_rows",
+    "check_weights",
     "chosen_context",
     "chosen_stop_ids",
     "encode_prompt",
@@ -121,6 +122,23 @@ def check_rows(executor: str, rows: int | None, core: CoreConfig) -> None:
         )
     if rows != core.rows:
         raise BadInput(f"core {core.name} has {core.rows} rows, asked for {rows}", value=rows, expected=core.rows)
+
+
+def check_weights(executor: str, weights: str | None, core: CoreConfig) -> None:
+    """Raise BadInput for `weights` of a core where `executor` has none, or others than those of the core `core`."""
+    if weights is None:
+        return
+    if executor not in BOARD_EXECUTORS:
+        raise BadInput(
+            f"executor {executor} has no core whose weights could be {weights}",
+            value=executor,
+            expected=" or ".join(BOARD_EXECUTORS),
+            hint="Leave --weights out, or choose another executor.",
+        )
+    if weights != core.weights:
+        raise BadInput(
+            f"core {core.name} has {core.weights} weights, asked for {weights}", value=weights, expected=core.weights
+        )
 
 
 def tokenizer_of(model_dir: str | Path, weights: WeightTensors) -> Tokenizer:

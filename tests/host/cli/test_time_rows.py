@@ -1,4 +1,4 @@
-"""``ringfly time`` and ``ringfly profile`` with ``--rows``: batches, prompts several tokens at a time, bad input."""
+"""``ringfly time`` and ``ringfly profile`` with ``--rows`` and ``--weights``: batches, prompts, int8, bad input."""
 
 from __future__ import annotations
 
@@ -78,6 +78,45 @@ def test_a_long_prompt_says_which_steps_were_interpolated(
     assert report["prefill_cycles"] == pytest.approx(simulated["prefill_cycles"], rel=1e-3)
 
 
+def test_int8_weights_on_several_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    """A product of int8 takes half a slot: the same useful work in cycles that do twice as much."""
+    for what in (["--kv", "40"], ["--prompt", "21"]):
+        report = reported("time", [*SMALL, "--rows", "4", "--weights", "int8", *what], capsys)
+        halves = reported("time", [*SMALL, "--rows", "4", *what], capsys)
+        assert (report["core"], report["conditions"]["weight_format"]) == ("16x4r4i8", "int8")
+        assert halves["conditions"]["weight_format"] == "fp16"
+        assert report["conditions"]["products_per_cycle"] == 2 * halves["conditions"]["products_per_cycle"] == 512
+        assert whole(report) == report["cycles"] < halves["cycles"]
+        assert report["useful_cycles"] < halves["useful_cycles"] < 2 * report["useful_cycles"]
+        if what[0] == "--prompt":
+            assert report["prefill_cycles"] < halves["prefill_cycles"]
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_int8_weights_cost_the_gatewares_cycles(rows: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twin: those of fp16."""
+    reports = {
+        weights: reported("time", [*SMALL, "--rows", str(rows), "--kv", "40", "--weights", weights], capsys)
+        for weights in ("fp16", "int8")
+    }
+    program = TimedProgram.of_model(str(TINY), "16x4i8", None, "u280", 0, rows=rows)
+    if rows > 1:
+        requests = {row: Request(38, 39, 2) for row in range(rows)}
+        run = run_batch_timing(program.program, requests, memory=program.memory)
+    else:
+        run = run_timing(program.program, position=38, prompt_end=39, max_new_tokens=2, memory=program.memory)
+    cycles = run.token_cycles[rows] - run.token_cycles[0]
+    assert reports["int8"]["cycles"] == cycles != reports["fp16"]["cycles"]
+
+
+def test_int8_weights_on_several_boards(capsys: pytest.CaptureFixture[str]) -> None:
+    report = reported("time", [*SMALL, "--kv", "40", "--boards", "2", "--weights", "int8"], capsys)
+    alone = reported("time", [*SMALL, "--kv", "40", "--weights", "int8"], capsys)
+    assert (report["core"], report["boards"]) == ("16x4i8", 2) and whole(report) == 2 * report["cycles"]
+    assert report["useful_cycles"] == alone["useful_cycles"] and report["cycles"] < alone["cycles"]
+    assert report["exposed_sync_fraction"] > 0
+
+
 def test_the_name_of_a_core_may_say_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     named = reported("time", ["--model", str(TINY), "--core", "16x4r2", "--kv", "9"], capsys)
     assert named == reported("time", [*SMALL, "--rows", "2", "--kv", "9"], capsys)
@@ -126,6 +165,21 @@ def test_a_folder_of_a_core_with_rows(tmp_path: Path, capsys: pytest.CaptureFixt
 BAD: dict[str, tuple[list[str], str, list[str]]] = {
     "three rows": (["time", *SMALL, "--kv", "8", "--rows", "3"], "bad_core", ["rows must be 1, 2 or 4", "3"]),
     "no rows": (["time", *SMALL, "--prompt", "8", "--rows", "0"], "bad_core", ["rows must be 1, 2 or 4", "0"]),
+    "weights of another format": (
+        ["time", *SMALL, "--kv", "8", "--weights", "int4"],
+        "bad_core",
+        ["weights must be fp16 or int8", "int4"],
+    ),
+    "weights twice": (
+        ["time", "--model", str(TINY), "--core", "16x4r2i8", "--kv", "8", "--weights", "fp16"],
+        "bad_core",
+        ["16x4r2i8 has int8 weights, asked for fp16"],
+    ),
+    "int8 rows on boards": (
+        ["time", *SMALL, "--kv", "8", "--weights", "int8", "--rows", "2", "--boards", "2"],
+        "rows_on_ring",
+        ["a core with 2 rows has no ring", "2 boards"],
+    ),
     "rows on boards": (
         ["time", *SMALL, "--kv", "8", "--rows", "4", "--boards", "2"],
         "rows_on_ring",
