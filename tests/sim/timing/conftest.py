@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sim.timing import library
+from sim.timing import TimingError, library
+from sim.timing.comparison import GatewareRun
 
 Change = tuple[str, str, str]
 
@@ -27,3 +28,16 @@ def changed_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Non
     yield make
     monkeypatch.undo()
     library.load_library.cache_clear()
+
+
+@pytest.fixture
+def differs() -> Callable[[GatewareRun], bool]:
+    """Whether any counter of a run differs, or the timing model does not come to an end."""
+
+    def check(run: GatewareRun) -> bool:
+        try:
+            return bool(run.compared().unequal())
+        except TimingError:
+            return True
+
+    return check

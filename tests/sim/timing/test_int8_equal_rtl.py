@@ -18,7 +18,6 @@ from sim.programs.ring_case import random_ring_case
 from sim.rtl.build import build_board
 from sim.timing.comparison import gateware_run
 from sim.timing.gateware import batch_run, case_run, folder_run
-from sim.timing.prepared import TimingError
 from sim.timing.ring_comparison import ring_gateware_run
 from sim.timing.run_start import Request
 from sim.timing.table import memories
@@ -130,19 +129,11 @@ def gateware_runs(built, checkpoint, tmp_path_factory):
     return [one for one in found if one is not None]
 
 
-def differs(one):
-    """Whether any counter does, or the timing model does not come to an end."""
-    try:
-        return bool(one.compared().unequal())
-    except TimingError:
-        return True
-
-
-def test_the_model_itself_differs_nowhere(gateware_runs):
+def test_the_model_itself_differs_nowhere(gateware_runs, differs):
     assert len(gateware_runs) >= 4 and not any(map(differs, gateware_runs))
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_twins_are_noticed(gateware_runs, changed_model, twin):
+def test_twins_are_noticed(gateware_runs, changed_model, differs, twin):
     changed_model(*TWINS[twin])
     assert any(map(differs, gateware_runs))

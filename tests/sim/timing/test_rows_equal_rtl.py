@@ -18,7 +18,6 @@ from sim.rtl.board import RtlBoard
 from sim.rtl.build import build_board
 from sim.timing.comparison import gateware_run, run_model
 from sim.timing.gateware import batch_run, case_run, folder_run, run_gateware
-from sim.timing.prepared import TimingError
 from sim.timing.run import run_batch_timing
 from sim.timing.run_start import Request
 from sim.timing.table import memories
@@ -181,25 +180,17 @@ def gateware_runs(built_4, checkpoints, tmp_path_factory):
     return [one for one in found if one is not None]
 
 
-def differs(one):
-    """Whether any counter does, or the timing model does not come to an end."""
-    try:
-        return bool(one.compared().unequal())
-    except TimingError:
-        return True
-
-
-def test_the_model_itself_differs_nowhere(gateware_runs):
+def test_the_model_itself_differs_nowhere(gateware_runs, differs):
     assert len(gateware_runs) >= 6 and not any(map(differs, gateware_runs))
 
 
 @pytest.mark.parametrize("twin", TWINS)
-def test_twins_are_noticed(gateware_runs, changed_model, twin):
+def test_twins_are_noticed(gateware_runs, changed_model, differs, twin):
     changed_model(*TWINS[twin])
     assert any(map(differs, gateware_runs))
 
 
-def test_a_reader_that_runs_ahead_in_a_batch_is_noticed(gateware_runs, changed_model):
+def test_a_reader_that_runs_ahead_in_a_batch_is_noticed(gateware_runs, changed_model, differs):
     """It takes the next step's positions for granted instead of waiting for fetch to begin it."""
     step = "step_ = batch_ ? in.step : sequence_step(sizes_, cfg_, position_);"
     ahead = "if (batch_ && steps) each_row(step_.rows, [&](uint32_t r) { ++step_.positions[r]; }); else "
