@@ -104,7 +104,8 @@ class Walk(wiring.Component):
     ``valid``, ``cur``, ``tile`` : the instruction at work and its present tile; registers.
     ``next_acc``, ``next_two`` : accumulator of the tile that comes with ``take`` or ``advance``, and if it has two.
 
-    Timing: the first tile is there in the cycle after ``take``, the next one in the cycle after ``advance``.
+    Timing: latency one cycle: the first tile is there in the cycle after ``take``, the next one in the cycle after
+    ``advance``; interval one cycle. A tile stays until it is issued; there is no other back-pressure.
     """
 
     def __init__(self, config: CoreConfig):
